@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import click
 from inflight_client import InflightError
 
+from inflight.gateway.checks.judges import FAILURES, Judges
+from inflight.gateway.checks.specs import CheckSpec, ClassifierCheck
 from inflight.gateway.routes_file import Route, read_routes
 from inflight.gateway.server_pool import ServerPool
 from inflight.gateway.settings import GatewaySettings
@@ -18,7 +22,7 @@ def command() -> None:
     """Check the routes file of the gateway: names with several targets, a canary and a shadow."""
 
 
-@command.command(short_help="Check a routes file, and the targets that servers have.")
+@command.command(short_help="Check a routes file, and what servers must have for it.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
     "--server", multiple=True, metavar="ADDRESS", help="Server of the gateway to look for the targets at (repeatable)."
@@ -48,19 +52,36 @@ def check(file: Path, server: tuple[str, ...]) -> None:
         click.echo(f"{name}: {_described(route)}")
     for each in found.checks:
         click.echo(f"check {each.name}: {each.action}, {each.at}")
-    if server and (missing := asyncio.run(_missing(GatewaySettings(server, routes=str(file))))):
+    if server and (missing := asyncio.run(_missing(GatewaySettings(server, routes=str(file)), found.checks))):
         raise InflightError(
-            f"{'; '.join(missing)}; name models that the servers have, or start their servers", "invalid_parameter"
+            f"{'; '.join(missing)}; name models and labels that servers have, or start them",
+            "invalid_parameter",
         )
 
 
-async def _missing(settings: GatewaySettings) -> list[str]:
+async def _missing(settings: GatewaySettings, checks: Sequence[CheckSpec]) -> list[str]:
+    """Return a sentence for each target, and each label of a classifier, that no server has."""
     settings.check_servers()
     pool = ServerPool(settings)
+    judges = Judges(partial(pool.encoder, "classify"))
     await pool.start()
     try:
-        return pool.missing_targets()
+        missing = pool.missing_targets()
+        for each in checks:
+            if isinstance(each, ClassifierCheck):
+                try:
+                    (scores,) = await judges.scores(each, ["text"])
+                except FAILURES as error:
+                    missing.append(f"the check {each.name} has the model {each.model}: {error}")
+                else:
+                    labels = ", ".join(scores)
+                    wrong = [label for label in each.labels if label not in scores]
+                    missing += [
+                        f"the check {each.name} has the label {label}; {each.model} has {labels}" for label in wrong
+                    ]
+        return missing
     finally:
+        await judges.close()
         await pool.close()
 
 

@@ -15,18 +15,24 @@ def open_database(path: Path, schema: str, *, timeout: float, durable: bool = Tr
 
     `timeout`: seconds to wait for other processes. Not `durable`: the last changes may be lost with the machine.
     """
-    # SQLite's change to write-ahead logging does not wait for other processes that do the same.
-    lock = os.open(path.with_suffix(".lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(path):  # SQLite's change to write-ahead logging does not wait for other processes that do the same
         os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
         connection = sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'OFF'}")
         connection.executescript(schema)
+    return connection
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keep other processes from opening a database. Raises OSError."""
+    lock = os.open(path.with_suffix(".lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
     finally:
         os.close(lock)
-    return connection
 
 
 @contextmanager

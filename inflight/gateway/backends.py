@@ -57,6 +57,11 @@ class BackendServer:
     def suspect(self) -> bool:
         return time.monotonic() < self._asked_last_until
 
+    @property
+    def described(self) -> bool:
+        """Whether it is known what it serves."""
+        return bool(self.models)
+
     def has_field(self, name: str) -> bool:
         """Return whether servers of its kind have a field of requests."""
         return self.facts is not None and FIELDS[name][list(DIALECTS).index(self.facts.dialect)] != "no"

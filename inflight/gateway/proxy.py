@@ -18,8 +18,16 @@ from inflight.gateway.checks.gate import BLOCKED, ChoiceGate, checked_choice
 from inflight.gateway.http import Request, Response
 from inflight.openai_api.errors import ApiError
 from inflight.openai_api.events import events_of
-from inflight.openai_api.frames import DONE, KEEP_ALIVE, ChoiceFrames, ChoiceWriter, error_frame, event_frame
-from inflight.openai_api.response import ResponseHead
+from inflight.openai_api.frames import (
+    DONE,
+    KEEP_ALIVE,
+    ChoiceFrames,
+    ChoiceWriter,
+    error_frame,
+    event_frame,
+    usage_frame,
+)
+from inflight.openai_api.response import ResponseHead, logprobs_of
 from inflight.openai_api.responses import ResponsesWriter
 
 _PREFIXES = {"/v1/chat/completions": "chatcmpl-", "/v1/completions": "cmpl-"}
@@ -179,7 +187,10 @@ class Proxy:
             except (ValueError, AttributeError, KeyError, TypeError) as error:
                 raise _damaged("an event of the answer", error) from None
             blocked = [gate for _, gate in self._written.values() if gate is not None and gate.blocked]
-            if len(blocked) == self._passed.choices:
+            if len(blocked) == self._passed.choices:  # the server's usage would come after the rest
+                self._usage = self._usage or self._estimated_usage
+                if self._passed.include_usage:
+                    yield usage_frame(self._head, self._usage)
                 return
             data = await anext(events, None)
 
@@ -196,14 +207,15 @@ class Proxy:
             request.outcome.finish_reasons[index] = BLOCKED
             return begun
         delta, reason = choice.get("delta") or {"content": choice.get("text")}, choice.get("finish_reason")
-        events = events_of(delta)
+        events, scores = events_of(delta), logprobs_of(choice)
         if gate is not None:
-            events = gate.feed(events)
+            events, scores = await gate.take(events, scores), []
             if reason or gate.blocked:
-                events += (await gate.end())[0]
+                last, shown = await gate.end()
+                events, scores = [*events, *last], list(shown)
             if gate.blocked:
                 reason = request.outcome.finish_reasons[index] = BLOCKED
-        written = begun + writer.events(events, ())
+        written = begun + writer.events(events, scores)
         return written + writer.finish(reason) if reason else written
 
     def _note(self, choice: Mapping[str, Any], request: Request) -> None:
@@ -221,9 +233,13 @@ class Proxy:
             sent = usage.get("prompt_tokens", usage.get("total_tokens"))
             self._usage = Usage(int(sent or 0), int(usage.get("completion_tokens") or 0))
 
+    @property
+    def _estimated_usage(self) -> Usage:
+        return Usage(self._passed.estimated_tokens, self._pieces)
+
     def _count(self, request: Request) -> None:
         """Count what the server reports, or else what was estimated of the prompt, and the pieces of the answer."""
-        used = self._usage or Usage(self._passed.estimated_tokens, self._pieces)
+        used = self._usage or self._estimated_usage
         request.outcome.input_tokens, request.outcome.output_tokens = used.input_tokens, used.output_tokens
 
 

@@ -123,11 +123,8 @@ class ServerPool:
         addresses = {spec.server for spec in specs if spec.server and spec.server not in own} - self._routed.keys()
         for each in sorted(addresses):
             number = next(self._numbers)
-            self._routed[each] = (
-                BackendServer(each, number)
-                if is_backend(each)
-                else UpstreamServer(each, self._settings, self.adapters, number=number)
-            )
+            backend = BackendServer(each, number) if is_backend(each) else None
+            self._routed[each] = backend or UpstreamServer(each, self._settings, self.adapters, number=number)
         return [self._routed[each] for each in sorted(addresses)]
 
     async def _follow_routes(self) -> None:
@@ -136,19 +133,19 @@ class ServerPool:
         while True:
             await asyncio.sleep(CHECK_SECONDS)
             self._tasks += [asyncio.create_task(server.watch()) for server in self._add_routed()]
-            before, missing = missing, self.missing_targets()
-            for each in missing:
-                if each not in before and not self._unknown:
-                    logger.warning("%s, and requests go elsewhere.", each)
+            before, missing = missing, self.missing_targets(known=True)
+            for each in set(missing).difference(before):
+                logger.warning("%s, and requests go elsewhere.", each)
 
-    def missing_targets(self) -> list[str]:
-        """Return a sentence for each target of the routes that no server has, as far as the servers are known."""
+    def missing_targets(self, known: bool = False) -> list[str]:
+        """Return a sentence for each target of the routes that no server has; `known`: without those that may start."""
         return [
             f"the route {name} has the target {spec.name}, which no server has"
             for name, route in self.routes.current.items()
             for spec in (*route.specs, *(TargetSpec(model=each) for each in _rungs(route)))
             if not any(self._serving(task, spec.model, spec.server) for task in _ABILITIES)
             and (spec.server is not None or spec.model not in self.fleet.models)
+            and (not known or self.fleet.models or all(each.described for each in self._where(spec.server)))
         ]
 
     def _note_loads(self) -> None:
@@ -343,10 +340,13 @@ class ServerPool:
 
     def _serving(self, task: ServedTask, model: str | None, address: str | None = None) -> list[_Server | Encoder]:
         """Return what does a task with a model, ready or not; with an address, only there and also with any model."""
-        servers: list[_Server] = [*self.servers, *self._backends]
-        if address is not None:
-            servers = [each for each in self._everywhere if each.given_address == address]
-        return [target for each in servers if (target := each.target(task, model)) is not None]
+        return [target for each in self._where(address) if (target := each.target(task, model)) is not None]
+
+    def _where(self, address: str | None) -> list[_Server]:
+        """Return the servers to which a target may send requests."""
+        if address is None:
+            return [*self.servers, *self._backends]
+        return [each for each in self._everywhere if each.given_address == address]
 
     def only_encoder(self, task: Task, visible: Container[str] | None = None) -> str:
         """Return the name of the only visible model for a task, for a request that names none. Raises ApiError."""

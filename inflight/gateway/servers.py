@@ -205,6 +205,11 @@ class UpstreamServer:
         """The most tokens that a response of a stream has in general."""
         return int((self.deployment and self.deployment.served.get("stream_interval")) or 1)
 
+    @property
+    def described(self) -> bool:
+        """Whether it is known what it serves."""
+        return self.deployment is not None or self._only_encoders
+
     def target(self, task: Literal["generate"] | Task, model: str | None) -> UpstreamServer | Encoder | None:
         """Return what does a task with a model here, by default with any; None: nothing does."""
         if task != "generate":

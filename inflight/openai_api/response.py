@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -151,6 +151,31 @@ def finish_reason_of(reason: str, calls: bool) -> str:
     if reason in ("length", "content_filter"):
         return reason
     return "tool_calls" if calls else "stop"
+
+
+def logprobs_of(choice: Mapping[str, Any]) -> list[TokenLogprob]:
+    """Return the log probabilities of a choice, or of a piece of one, as servers of OpenAI's protocol send them."""
+    scores = choice.get("logprobs")
+    if not isinstance(scores, Mapping):
+        return []
+    if tokens := scores.get("content"):
+        return [_scored(each, tuple(map(_scored, each.get("top_logprobs") or ()))) for each in tokens]
+    tokens, values = scores.get("tokens") or (), scores.get("token_logprobs") or ()
+    return [
+        TokenLogprob(
+            *(text, None if "\ufffd" in text or text.startswith("bytes:") else list(text.encode()), _number(value)),
+            likeliest=tuple(TokenLogprob(other, None, _number(each)) for other, each in (top or {}).items()),
+        )
+        for text, value, top in zip(tokens, values, scores.get("top_logprobs") or [None] * len(tokens), strict=True)
+    ]
+
+
+def _scored(token: Mapping[str, Any], likeliest: tuple[TokenLogprob, ...] = ()) -> TokenLogprob:
+    return TokenLogprob(token["token"], token.get("bytes"), _number(token.get("logprob")), likeliest=likeliest)
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)
 
 
 def chat_logprobs(logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
-from inflight_client import Deployment, OpenAIServerFacts
+import pytest
+from inflight_client import Deployment, EncoderDeployment, OpenAIServerFacts
 
 from inflight.gateway.backends import BackendServer
 from inflight.gateway.routes_file import RoutesFile
 from inflight.gateway.server_pool import ServerPool
+from inflight.gateway.servers import Encoder
 from inflight.gateway.settings import GatewaySettings
 from inflight.openai_api.errors import ApiError
 from tests.fixtures.errors import raises
@@ -75,3 +78,24 @@ def test_a_model_that_is_loaded_on_request_is_a_target_and_not_missing(tmp_path:
     assert pool.is_loaded_for_requests(found.target)
     (missing,) = pool.missing_targets()
     assert "small" in missing
+
+
+@pytest.mark.parametrize(("target", "said"), [("tea", 0), ("green", 1)])
+def test_a_missing_target_is_said_once_and_only_of_known_servers(
+    tmp_path: Path, target: str, said: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inflight.gateway.server_pool.CHECK_SECONDS", 0.001)
+
+    async def run() -> None:
+        pool = pool_of(tmp_path, {"chat": {"targets": [{"model": target}]}}, known=False)
+        (server,) = pool.servers
+        server.encoders["embed"] = Encoder(server, EncoderDeployment("embed", "e", True))  # it is found first
+        following = asyncio.create_task(pool._follow_routes())
+        await asyncio.sleep(0.02)
+        assert not caplog.records
+        server.deployment = Deployment("ensemble", "inflight", {}, served={"model": "tea"})
+        await asyncio.sleep(0.02)
+        following.cancel()
+        assert len(caplog.records) == said
+
+    asyncio.run(run())

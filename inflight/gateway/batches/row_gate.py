@@ -8,6 +8,7 @@ request. The last of the requests that a key may have at a time is left to its o
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import sqlite3
 import time
@@ -17,6 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 from inflight_client import AsyncClient, InflightError
 from inflight_client.results import Generation
@@ -159,8 +161,12 @@ class RowChecks:
     async def request(self, row: GenerateRequest, outcome: Outcome) -> GenerateRequest:
         """Return a row as checks leave it. Raises InflightError for one that is blocked, or gets no verdict."""
         name = "prompt" if isinstance(row.prompt, str) else "messages"
-        kwargs = row.options.get("chat_template_kwargs")
+        kwargs, guide = row.options.get("chat_template_kwargs"), row.sampling.guide
+        form: Any = None
+        if guide is not None and guide.text:
+            form = json.loads(guide.text) if guide.type == "json_schema" else guide.text
         sent = {name: row.prompt, "tools": list(row.tools.functions), "chat_template_kwargs": kwargs}
+        sent["response_format"] = form
         try:
             left = await self._checks.before(sent, self._model, outcome)
         except ApiError as error:
@@ -171,7 +177,11 @@ class RowChecks:
         if kwargs is not None:
             options["chat_template_kwargs"] = left["chat_template_kwargs"]
         tools = replace(row.tools, functions=tuple(left["tools"]))
-        return replace(row, prompt=left[name], tools=tools, options=options, body=None)
+        row = replace(row, prompt=left[name], tools=tools, options=options, body=None)
+        if guide is None or (new := left["response_format"]) == form:
+            return row
+        text = new if isinstance(new, str) else json.dumps(new, ensure_ascii=False)
+        return replace(row, sampling=replace(row.sampling, guide=replace(guide, text=text)), schema=row.schema and new)
 
     async def answer(
         self, row: GenerateRequest, answer: RowAnswer | InflightError, outcome: Outcome

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -13,7 +11,7 @@ import orjson
 from inflight_client.sampling import Guide
 from prometheus_client import Counter
 
-from inflight.gateway.checks.gate import BLOCKED, ChoiceGate, Gate
+from inflight.gateway.checks.gate import BLOCKED, ChoiceGate, Gate, aside
 from inflight.gateway.checks.judges import FindEncoder, Judges, found
 from inflight.gateway.checks.specs import CheckSpec, ClassifierCheck, Place, Stage, stage_of
 from inflight.gateway.checks.text_gate import TooMuchError
@@ -29,9 +27,27 @@ _FIELDS = (
 )
 """The fields of a body whose texts reach the model, or come back."""
 _LEAST_NUMBER = 10**6
-_LONG_CHARACTERS = 16_384
-_LONG_TEXTS = ThreadPoolExecutor(1, "long-checks")
-"""Longer texts wait for each other, and no short one for them."""
+_NAMES = frozenset(
+    (
+        *(*_FIELDS, "role", "content", "type", "name", "id", "call_id", "tool_call_id", "tool_calls", "function"),
+        *("arguments", "output", "status", "refusal", "reasoning", "reasoning_content", "enable_thinking", "documents"),
+        *("format", "schema", "json_schema", "strict", "regex", "pattern", "ebnf", "parameters", "properties", "items"),
+        *("required", "title", "description", "default", "enum", "const", "anyOf", "oneOf", "allOf", "$ref", "$defs"),
+        *("additionalProperties", "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "thinking"),
+        *("summary", "annotations", "logprobs"),
+    )
+)
+"""Names of the protocol and of JSON Schema; all others are texts of an application."""
+_TEXT_PARTS = ("text", "input_text", "output_text")
+_VALUES = {
+    "role": ("system", "developer", "user", "assistant", "tool"),
+    "type": (
+        *("object", "array", "string", "number", "integer", "boolean", "null", "function", "message", "function_call"),
+        *("function_call_output", "json_object", "json_schema", "regex", "ebnf", "refusal", "reasoning", "thinking"),
+        *("reasoning_text", "summary_text", "redacted_thinking", *_TEXT_PARTS),
+    ),
+}
+"""Words of the protocol under its names."""
 
 
 class Checks:
@@ -85,9 +101,8 @@ class Checks:
             texts.append(text)
             return gate.pass_on(len(texts), text, True, in_json) if not gate.blocked else ""
 
-        is_long = count_characters(sent) > _LONG_CHARACTERS
         try:
-            await asyncio.get_running_loop().run_in_executor(_LONG_TEXTS if is_long else None, _walk, sent, pass_on)
+            await aside(count_characters(sent), _walk, sent, pass_on)
         except TooMuchError:
             raise ApiError("the texts have too many numbers to check; send fewer at a time", BLOCKED) from None
         await gate.judge()
@@ -115,6 +130,10 @@ class Checks:
         texts: Sequence[Any] = getattr(parsed, "texts", ())
         if not isinstance(texts[0], str):
             raise ApiError("input has token ids; send texts", "invalid_parameter", "input")
+        scored = await self._judges.scores(check, texts)
+        if missing := [label for label in check.labels for scores in scored if scores and label not in scores]:
+            why = f"the check {check.name} looks for {missing[0]}, which is no label of {check.model}"
+            raise ApiError(f"{why}; correct the routes file", "check_unavailable", status=503)
         results = [
             {
                 "flagged": found(check, scores),
@@ -122,27 +141,43 @@ class Checks:
                 "category_scores": scores,
                 "category_applied_input_types": {label: ["text"] for label in scores},
             }
-            for scores in await self._judges.scores(check, texts)
+            for scores in scored
         ]
         return orjson.dumps({"id": f"modr-{secrets.token_hex(12)}", "model": check.model, "results": results})
 
 
-def _walk(value: Any, visit: Callable[[str, bool], str], in_json: bool = False) -> Any:
-    """Return a value whose texts are replaced by what `visit` returns for a text and whether it is JSON.
+def _walk(value: Any, visit: Callable[[str, bool], str], name: str = "") -> Any:
+    """Return the value of a name with its texts replaced by what `visit` returns for a text and whether it is JSON.
 
-    Long numbers, and names that are no identifiers, are texts too.
+    Long numbers, and names that are none of the protocol, are texts too.
     """
     if isinstance(value, str):
-        return visit(value, in_json)
+        return value if value in _VALUES.get(name, ()) else visit(value, name == "arguments")
     if isinstance(value, list):
-        return [_walk(each, visit) for each in value]
+        if name in ("content", "output"):
+            return _parts(value, visit)
+        return [_walk(each, visit, name if name in _VALUES else "") for each in value]
     if isinstance(value, Mapping):
-        return {
-            name if name.isidentifier() else visit(name, False): each
-            if name in ("role", "type")
-            else _walk(each, visit, name == "arguments")
-            for name, each in value.items()
-        }
+        return {each if each in _NAMES else visit(each, False): _walk(value[each], visit, each) for each in value}
     if isinstance(value, int | float) and abs(value) >= _LEAST_NUMBER:
         return value if (new := visit(str(value), False)) == str(value) else new
     return value
+
+
+def _parts(value: list[Any], visit: Callable[[str, bool], str]) -> list[Any]:
+    """Do so with the parts of a message, whose texts the model sees as one; if changed, it is that of the first."""
+    texts = {
+        place: each["text"]
+        for place, each in enumerate(value)
+        if isinstance(each, Mapping) and each.get("type") in _TEXT_PARTS and isinstance(each.get("text"), str)
+    }
+    left, joined = texts, "\n".join(texts.values())
+    if texts and (text := visit(joined, False)) != joined:
+        left = {next(iter(texts)): text}
+    parts = [
+        {**_walk({name: each[name] for name in each if name != "text"}, visit), "text": left.get(place)}
+        if place in texts
+        else _walk(each, visit)
+        for place, each in enumerate(value)
+    ]
+    return [each for place, each in enumerate(parts) if place in left or place not in texts]

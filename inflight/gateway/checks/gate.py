@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from inflight.gateway.checks.judges import FAILURES, Judges
 from inflight.gateway.checks.specs import Place, Stage
 from inflight.gateway.checks.text_gate import Rule, TextGate, TooMuchError, whole_text
 from inflight.openai_api.events import Event, TextDelta, ToolCallArguments, ToolCallStart, events_of
-from inflight.openai_api.response import Choice
+from inflight.openai_api.response import Choice, logprobs_of
 from inflight.openai_api.token_text import TokenLogprob
 
 BLOCKED = "content_filter"
 """The finish reason of a choice whose rest was blocked, and the code of a refused request."""
 _TEXT = (TextDelta,)
+T = TypeVar("T")
+_PIECE_CHARACTERS, _LONG_CHARACTERS = 512, 16_384
+_LONG_TEXTS = ThreadPoolExecutor(1, "long-checks")
+"""Longer texts wait for each other, and no shorter one for them."""
 logger = logging.getLogger("inflight.gateway")
+
+
+async def aside(characters: int, work: Callable[..., T], *args: Any) -> T:
+    """Return what work on so many characters returns, which is done in a thread unless they are few."""
+    if characters <= _PIECE_CHARACTERS:
+        return work(*args)
+    executor = _LONG_TEXTS if characters > _LONG_CHARACTERS else None
+    return await asyncio.get_running_loop().run_in_executor(executor, partial(work, *args))
 
 
 class Gate:
@@ -63,7 +78,7 @@ class Gate:
         if self._stage.flags is not None:
             for text in self.texts:
                 with suppress(TooMuchError):
-                    whole_text(text, self._stage.flags, self._found)
+                    await aside(len(text), whole_text, text, self._stage.flags, self._found)
         for check in self._stage.asked:
             if self.blocked or not (sent := self.texts):
                 return
@@ -106,11 +121,15 @@ class ChoiceGate(Gate):
 
     def text(self, text: str) -> str:
         """Return what may be written now of a piece of the text, as `feed` does of events."""
-        if self._is_simple and self._open == _TEXT:  # most pieces of most streams
+        if self._is_simple and self._open == _TEXT and len(text) <= _PIECE_CHARACTERS:  # most pieces of most streams
             return "" if self.blocked else self._gates[_TEXT].feed(text)
         return "".join(event[-1] for event in self.feed((TextDelta(text),)) if isinstance(event, TextDelta))
 
-    def feed(self, events: Iterable[Event], logprobs: Sequence[TokenLogprob] = ()) -> list[Event]:
+    async def take(self, events: Sequence[Event], logprobs: Sequence[TokenLogprob] = ()) -> list[Event]:
+        """Do what `feed` does, of events that may have much text."""
+        return await aside(sum(len(event[-1]) for event in events), self.feed, events, logprobs)
+
+    def feed(self, events: Sequence[Event], logprobs: Sequence[TokenLogprob] = ()) -> list[Event]:
         """Return the events that may be written now; log probabilities are kept until the end."""
         self._logprobs += logprobs
         passed: list[Event] = []
@@ -139,7 +158,7 @@ class ChoiceGate(Gate):
             ]
             if self.blocked:
                 passed, self.changed = [], True
-        return passed, () if self.changed else self._shown(self._logprobs)
+        return passed, () if self.changed else await self._shown(self._logprobs)
 
     def _flushed(self) -> list[Event]:
         if self._open is None or self._open[0] is ToolCallStart or self.blocked:
@@ -148,14 +167,18 @@ class ChoiceGate(Gate):
 
     def _written(self, key: tuple[Any, ...], text: str, final: bool = False) -> list[Event]:
         in_json = key[0] is ToolCallArguments or (self._in_json and key == _TEXT)
-        text = self.pass_on(key, text, final, in_json)
+        try:
+            text = self.pass_on(key, text, final, in_json)
+        except TooMuchError as error:
+            self._note(self._place, error.check, "failed")
+            self.blocked, self.changed, text = error.check, True, ""
         return [_event(key, text)] if text else []
 
-    def _shown(self, logprobs: Sequence[TokenLogprob]) -> Sequence[TokenLogprob]:
+    async def _shown(self, logprobs: Sequence[TokenLogprob]) -> Sequence[TokenLogprob]:
         """Return log probabilities without the likeliest tokens, if one of these is what rules cut."""
-        others = "\0".join(token.text for each in logprobs for token in each.likeliest)
+        others, rules = "\0".join(token.text for each in logprobs for token in each.likeliest), self._stage.rules
         with suppress(TooMuchError):
-            if self._stage.rules is None or whole_text(others, self._stage.rules, lambda rule: None) == others:
+            if rules is None or await aside(len(others), whole_text, others, rules, lambda rule: None) == others:
                 return logprobs
         return [each._replace(likeliest=()) for each in logprobs]
 
@@ -174,12 +197,15 @@ async def checked_choice(choice: Mapping[str, Any], gate: ChoiceGate | None) -> 
     """Return a whole choice of an answer as its gate leaves it, with what was checked of it alone."""
     if gate is None:
         return choice
-    message = choice.get("message")
-    passed = gate.feed(events_of(message if isinstance(message, Mapping) else {"content": choice.get("text")}))
-    passed += (await gate.end())[0]
+    message, scores = choice.get("message"), logprobs_of(choice)
+    events = events_of(message if isinstance(message, Mapping) else {"content": choice.get("text")})
+    passed = await gate.take(events, scores)
+    last, shown = await gate.end()
     left = Choice(int(choice.get("index") or 0), f"call_{secrets.token_hex(8)}")
-    left.events(passed, ())
+    left.events([*passed, *last], ())
     left.finish_reason = BLOCKED if gate.blocked else str(choice.get("finish_reason") or "stop")
-    kept = () if gate.changed else ("logprobs", "prompt_logprobs")
-    scores = {name: choice[name] for name in kept if name in choice}
-    return (left.text_choice() if message is None else left.chat_choice()) | scores
+    kept = {"logprobs", "prompt_logprobs"} if not gate.changed else set()
+    if kept and shown != scores:
+        left.logprobs, kept = list(shown), {"prompt_logprobs"}
+    values = {name: choice[name] for name in kept & choice.keys()}
+    return (left.text_choice() if message is None else left.chat_choice()) | values

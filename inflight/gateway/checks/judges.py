@@ -66,7 +66,8 @@ def _read(check: HookCheck, content: bytes, texts: Sequence[str]) -> tuple[bool,
     """Return the verdict of a hook's answer."""
     given = orjson.loads(content)
     flagged, left = given["flagged"], given.get("texts", texts)
-    if not isinstance(flagged, bool) or [type(each) for each in left] != [str] * len(texts):
+    is_list = isinstance(left, list) and [type(each) for each in left] == [str] * len(texts)
+    if not isinstance(flagged, bool) or not is_list:
         raise ValueError("the answer must have flagged, true or false, and as many texts as were sent, or none")
     if check.action != "redact":
         return flagged, texts

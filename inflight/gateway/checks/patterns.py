@@ -23,10 +23,18 @@ _TOKEN = re.compile(
 _IN_WORDS = frozenset(("Lu", "Ll", "Lt", "Lm", "Mn", "Mc", "Nd", "Nl", "No"))
 _IGNORED = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\ufe00-\ufe0f\U000e0000-\U000e0fff]")
 """Characters that are not seen, besides those of Unicode's category Cf, such as zero-width spaces."""
+SPACES = bytes((*range(1, 33), 127))
+"""Of normal texts: ASCII's white space and control characters, but the one that stands for quotes."""
+_SPACE = r"[\x01-\x20\x7f]"
+MAX_SPACES = 4
+"""Of those in a row, how many are compared; so a stream holds back no long ones."""
+EXCESS = re.compile(f"({_SPACE * MAX_SPACES}){_SPACE}+".encode())
 
 
 @lru_cache(2**16)
 def _normal(char: str) -> str:
+    if not char.isascii() and (char.isspace() or unicodedata.category(char) == "Cc"):
+        return " "
     decomposed = unicodedata.normalize("NFKD", char).encode(errors="ignore").decode()
     return "".join(each for each in decomposed if unicodedata.category(each) != "Cf" and not _IGNORED.match(each))
 
@@ -52,7 +60,8 @@ def compiled(pattern: str, begun: bool = False) -> Any:
     try:
         return re2.compile(_TOKEN.sub(rewrite, pattern).encode(), options)
     except re2.error as error:
-        raise ValueError(f"RE2 refuses it ({error}); correct or shorten it") from None
+        why = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else error
+        raise ValueError(f"RE2 refuses it ({why}); correct or shorten it") from None
 
 
 def _rewritten(token: re.Match[str], ending: str) -> str:
@@ -87,17 +96,17 @@ def in_word(char: str) -> bool:
     return char == "_" or unicodedata.category(char or " ") in _IN_WORDS
 
 
-def is_word(text: bytes, start: int, end: int) -> bool:
-    """Return whether words are no part of longer ones."""
+def word_end(text: bytes, start: int, end: int) -> int:
+    """Return the end of words that are no part of longer ones, or else 0."""
     first, after = (text[at : at + 4].decode(errors="ignore")[:1] for at in (start, end))
     inside = (in_word(first) and in_word(before(text, start))) or (in_word(before(text, end)) and in_word(after))
-    return not inside
+    return 0 if inside else end
 
 
 def word_pattern(words: str) -> str:
-    """Return the pattern of words in any case, with any space between them; `is_word` finds whether they are whole."""
+    """Return the pattern of words in any case, with any space between them; `word_end` finds whether they are whole."""
     start = r"\b" if re.match(r"\w", normal(words), re.ASCII) else ""
-    return "(?i:" + start + r"\s{1,4}".join(map(re2.escape, words.split())) + ")"
+    return "(?i:" + start + f"{_SPACE}{{1,{MAX_SPACES}}}".join(map(re2.escape, words.split())) + ")"
 
 
 _DASH = r"[ .\-\x{2010}-\x{2015}]"
@@ -115,43 +124,48 @@ _IBAN = either(
 )
 
 
-def _digits(text: bytes, start: int, end: int) -> list[int]:
-    """Return the digits of a number, or none if it is a part of a longer one."""
+def _number_end(text: bytes, start: int, end: int) -> int:
+    """Return the end of a number, without what `_END` has matched, or 0 if it is a part of a longer one."""
+    end -= not text[end - 1 : end].isdigit()
     inside = text[start : start + 1].isdigit() and before(text, start).isdigit()
-    if inside or not text[end - 1 : end].isdigit() or text[end : end + 1].isdigit():
-        return []
-    return [each - 48 for each in text[start:end] if 48 <= each < 58]
+    return 0 if inside or text[end : end + 1].isdigit() else end
 
 
-def _is_card(text: bytes, start: int, end: int) -> bool:
+def _digits(text: bytes) -> list[int]:
+    return [each - 48 for each in text if 48 <= each < 58]
+
+
+def _card_end(text: bytes, start: int, end: int) -> int:
     """Check by Luhn's formula (ISO/IEC 7812-1)."""
-    digits = _digits(text, start, end)
+    end = _number_end(text, start, end)
+    digits = _digits(text[start:end])
     total = sum(digits[-1::-2]) + sum(2 * each - 9 * (each > 4) for each in digits[-2::-2])
-    return len(digits) >= 13 and total % 10 == 0
+    return end if len(digits) >= 13 and total % 10 == 0 else 0
 
 
-def _is_phone(text: bytes, start: int, end: int) -> bool:
-    return len(_digits(text, start, end)) >= 7
+def _phone_end(text: bytes, start: int, end: int) -> int:
+    end = _number_end(text, start, end)
+    return end if len(_digits(text[start:end])) >= 7 else 0
 
 
-def _is_iban(text: bytes, start: int, end: int) -> bool:
+def _iban_end(text: bytes, start: int, end: int) -> int:
     """Check by the remainder modulo 97 (ISO 13616)."""
     number = re.sub(rb"[ \-]", b"", text[start:end]).decode()
     turned = "".join(str(int(each, 36)) for each in number[4:] + number[:4])
-    return int(turned) % 97 == 1 and not in_word(before(text, start))
+    return end if int(turned) % 97 == 1 and not in_word(before(text, start)) else 0
 
 
-PERSONAL_DATA: dict[str, tuple[str, Callable[[bytes, int, int], bool]]] = {
-    "card": (rf"[2-6](?:{_DASH}?\d){{12,18}}{_END}", _is_card),
-    "iban": (f"(?i:{_IBAN})", _is_iban),
+PERSONAL_DATA: dict[str, tuple[str, Callable[[bytes, int, int], int]]] = {
+    "card": (rf"[2-6](?:{_DASH}?\d){{12,18}}{_END}", _card_end),
+    "iban": (f"(?i:{_IBAN})", _iban_end),
     "email": (
         rf"{_LOCAL}{{1,64}}@(?:{_LABEL}{{1,63}}\.){{1,4}}[A-Za-z]{{2,24}}",
-        lambda text, start, end: True,
+        lambda text, start, end: end,
     ),
     "phone": (
         rf"(?:\+\d(?:[ ./()\-]{{0,3}}\d){{6,14}}|00[1-9](?:[ ./()\-]{{0,2}}\d){{6,13}}"
         rf"|\(\d{{3}}\) ?\d{{3}}{_DASH}\d{{4}}|\d{{3}}{_DASH}\d{{3}}{_DASH}\d{{4}}){_END}",
-        _is_phone,
+        _phone_end,
     ),
 }
-"""What is found by its type: its pattern, and whether a match is valid."""
+"""What is found by its type: its pattern, and what returns the end of a valid match."""

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import AfterValidator, AnyHttpUrl, BaseModel, ConfigDict, Field, model_validator
 
-from inflight.gateway.checks.patterns import PERSONAL_DATA, checked, either, is_word, word_pattern
+from inflight.gateway.checks.patterns import PERSONAL_DATA, checked, either, word_end, word_pattern
 from inflight.gateway.checks.text_gate import Action, Rule, Rules
 
 Place = Literal["before", "after"]
@@ -59,7 +59,7 @@ class DenyCheck(_Check):
 
     def rules(self) -> Iterator[Rule]:
         if self.words:
-            yield Rule(self.name, self.action, self.name, either(map(word_pattern, self.words)), is_word)
+            yield Rule(self.name, self.action, self.name, either(map(word_pattern, self.words)), word_end)
         if self.patterns:
             yield Rule(self.name, self.action, self.name, either(self.patterns))
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from inflight.gateway.checks.patterns import compiled, either, normal
+from inflight.gateway.checks.patterns import EXCESS, MAX_SPACES, SPACES, compiled, either, normal
 
 Action = Literal["block", "redact", "flag"]
 _CONTEXT_BYTES = 4
 """Of the text before what is searched, for the boundaries of words: its last character."""
 _MAX_TRIES = 50_000
+_has_excess = EXCESS.search
 _QUOTE = "\0"
 """Stands for the quotes around a string of JSON, so that they are none of its text."""
 _UNIT = re.compile(r"\\u[dD][89abAB]\w\w\\u\w{4}|\\u\w{4}|\\.|.", re.DOTALL)
@@ -21,20 +21,23 @@ _UNFINISHED = re.compile(r"\\(u\w{0,3}|u[dD][89abAB]\w\w(\\(u\w{0,3})?)?)?\Z")
 
 
 class TooMuchError(Exception):
-    """A text has too many places at which something may begin."""
+    """A text, or a piece of one, has too many places at which something may begin. `check` is one that looks for it."""
+
+    def __init__(self, check: str) -> None:
+        self.check = check
 
 
 class Rule(NamedTuple):
     """What is looked for, and what then happens; a redacted text has `[label]` in its place.
 
-    `valid` says whether what a pattern matches, from one place of a text to another, is what is looked for.
+    `end` returns where what is looked for ends in a text, of what the pattern matches from one place to another; or 0.
     """
 
     check: str
     action: Action
     label: str
     pattern: str
-    valid: Callable[[bytes, int, int], bool] = lambda text, start, end: True
+    end: Callable[[bytes, int, int], int] = lambda text, start, end: end
 
 
 class Rules:
@@ -43,6 +46,7 @@ class Rules:
     def __init__(self, rules: Sequence[Rule]) -> None:
         """Raises ValueError for rules that RE2 refuses."""
         self._rules = [(each, compiled(each.pattern)) for each in sorted(rules, key=lambda each: each.action)]
+        self.first = rules[0].check if rules else ""
         both = either(each.pattern for each in rules)
         self.whole, self.begun = compiled(both), compiled(both, begun=True)
         """The second finds also what may be the beginning of a match, at the end of a text: at least nothing."""
@@ -51,22 +55,19 @@ class Rules:
         """Return the rule that matches at a place, one that blocks first, and the end of its longest valid match."""
         for rule, pattern in self._rules:
             found = pattern.match(text, start)
-            while found is not None and (end := found.end()) > start:
-                if rule.valid(text, start, end):
+            while found is not None and found.end() > start:
+                if end := rule.end(text, start, found.end()):
                     return rule, end
-                found = pattern.match(text, start, end - 1)
+                found = pattern.match(text, start, found.end() - 1)
         return None
 
 
 class TextGate:
     """A text on its way through rules. Once one of them blocks, it must not go on."""
 
-    def __init__(
-        self, rules: Rules, note: Callable[[Rule], None], in_json: bool = False, tries: float = math.inf
-    ) -> None:
-        """`note` is called for each match. `in_json`: the text is JSON, whose escapes are compared by their meaning.
-        `tries`: of what may be matches, how many are looked at before TooMuchError is raised."""
-        self._rules, self._note, self._in_json, self._tries = rules, note, in_json, tries
+    def __init__(self, rules: Rules, note: Callable[[Rule], None], in_json: bool = False) -> None:
+        """`note` is called for each match. `in_json`: the text is JSON, whose escapes are compared by their meaning."""
+        self._rules, self._note, self._in_json = rules, note, in_json
         self._normal = b""
         """As it is compared: what is held, after some of what was passed on."""
         self._raw: list[str] = []
@@ -81,20 +82,20 @@ class TextGate:
         """Return what may be passed on after the next piece.
 
         With `final` nothing is held back: there is no more, or something else comes first. What goes on after that and
-        completes a match is cut.
+        completes a match is cut. Raises TooMuchError for a piece that takes seconds.
         """
         rules, base, sent, start = self._rules, self._sent, self._sent, self._start
-        added, raw = self._units(text, final)
-        known, held = self._normal + added, self._raw + raw
-        passed, decided = "", start
+        known, raw = self._units(text, final)
+        held = self._raw + raw
+        passed, decided, tries = "", start, 0
         search = (rules.whole if final else rules.begun).search
         while (found := search(known, start)) is not None:
             start, end = found.span()
             if end == len(known) and not final:
                 break  # it may go on
-            self._tries -= 1
-            if self._tries < 0:
-                raise TooMuchError
+            tries += 1
+            if tries > _MAX_TRIES:
+                raise TooMuchError(rules.first)
             if (hit := rules.at(known, start)) is None:
                 start += 1
                 continue
@@ -113,7 +114,8 @@ class TextGate:
             start = rules.begun.search(known, decided).start()
             passed, self._unseen = passed + self._unseen, ""
         dropped = max(0, start - _CONTEXT_BYTES)
-        self._quotes += known.count(b"\0", 0, dropped)
+        if self._in_json:
+            self._quotes += known.count(b"\0", 0, dropped)
         self._raw, self._normal = held[sent - base :], known[dropped:]
         self._start, self._sent = start - dropped, sent - dropped
         return passed
@@ -123,17 +125,22 @@ class TextGate:
         return f"[{rule.label}]" if is_string else f'"[{rule.label}]"'
 
     def _units(self, text: str, final: bool) -> tuple[bytes, list[str]]:
-        """Return the normal form of a piece, and what came for each of its bytes."""
+        """Return the normal form with that of a piece, and what came for each byte of the latter."""
         if text.isascii() and not self._in_json and not self._unseen:
-            return text.encode(), list(text)
-        added, raw = bytearray(), list[str]()
+            known = self._normal + text.encode()
+            if _has_excess(known, len(self._normal) - MAX_SPACES) is None:
+                return known, list(text)
+        form, raw = bytearray(self._normal), list[str]()
+        spaces = len(form) - len(form.rstrip(SPACES))
         for came, char in self._escaped(text, final) if self._in_json else zip(text, text, strict=True):
             self._unseen += came
-            if form := normal(char).encode():
-                added += form
-                raw += (self._unseen, *("" for _ in form[1:]))
-                self._unseen = ""
-        return bytes(added), raw
+            if added := normal(char).encode():
+                spaces = spaces + 1 if added in SPACES else 0
+                if spaces <= MAX_SPACES:
+                    form += added
+                    raw += (self._unseen, *("" for _ in added[1:]))
+                    self._unseen = ""
+        return bytes(form), raw
 
     def _escaped(self, text: str, final: bool) -> Iterator[tuple[str, str]]:
         """Yield the characters of JSON as they came, and as they are meant."""
@@ -152,6 +159,6 @@ class TextGate:
 
 def whole_text(text: str, rules: Rules, note: Callable[[Rule], None], in_json: bool = False) -> str:
     """Return a whole text as rules leave it. Raises TooMuchError for one that takes seconds."""
-    if not in_json and rules.whole.search(normal(text).encode()) is None:
+    if not in_json and rules.whole.search(EXCESS.sub(rb"\1", normal(text).encode())) is None:
         return text  # far faster than character by character
-    return TextGate(rules, note, in_json, _MAX_TRIES).feed(text, final=True)
+    return TextGate(rules, note, in_json).feed(text, final=True)

@@ -13,7 +13,7 @@ from typing import Any
 from inflight.gateway.http import DisconnectedError, Request, Response, cancel_on_disconnect
 from inflight.gateway.key_ring import Caller
 from inflight.gateway.quotas import KeyQuotas
-from inflight.gateway.response_cache.store import FILE, Entry, ResponseStore
+from inflight.gateway.response_cache.store import FILE, Entry, Generation, ResponseStore
 from inflight.gateway.servers import Target
 from inflight.gateway.settings import GatewaySettings
 from inflight.openai_api.errors import ApiError
@@ -34,7 +34,7 @@ class CachedAnswers:
     def __init__(self, settings: GatewaySettings, quotas: KeyQuotas) -> None:
         self._store = ResponseStore(settings.state_path / FILE, settings.cache_max_bytes, settings.cache_max_age)
         self._quotas = quotas
-        self._computing: dict[tuple[bytes, int | None], _Computing] = {}
+        self._computing: dict[tuple[bytes, Generation | None], _Computing] = {}
         self.close = self._store.close
 
     async def answer(

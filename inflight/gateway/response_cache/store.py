@@ -14,9 +14,11 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from inflight.common.sqlite import open_database, transaction
+from inflight.common.sqlite import locked, open_database, transaction
 
 T = TypeVar("T")
+Generation = tuple[int, ...]
+"""Of the entries between two clearings, and of one file."""
 FILE = "responses.sqlite"
 """Its name in the gateway's state directory."""
 _BUSY_SECONDS, _CLEAR_BUSY_SECONDS = 0.25, 5.0
@@ -51,21 +53,27 @@ class ResponseStore:
         self._max_bytes = max_bytes
         self._thread = ThreadPoolExecutor(1, "response-cache")
         self._database: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None
+        """Which file that is, since a user may delete it."""
         self._said: set[str] = set()
 
-    async def find(self, request: bytes, max_age: float) -> tuple[Entry | None, int | None]:
+    async def find(self, request: bytes, max_age: float) -> tuple[Entry | None, Generation | None]:
         """Return the entry of a request that is not older, and the store's generation, for `keep`; None: unusable."""
         return await self._run(lambda: self._find(request, max_age), (None, None))
 
-    async def keep(self, request: bytes, entry: Entry, generation: int) -> None:
-        """Keep an answer whose computing began in this generation; in a later one, it is not found."""
+    async def keep(self, request: bytes, entry: Entry, generation: Generation) -> None:
+        """Keep an answer whose computing began in this generation, unless there is a later one."""
         await self._run(lambda: self._keep(request, entry, generation), None)
 
     def close(self) -> None:
         self._thread.shutdown()
+        self._leave()
+
+    def _leave(self) -> None:
         if self._database is not None:
             with suppress(sqlite3.Error):
                 self._database.close()
+        self._database = None
 
     async def _run(self, work: Callable[[], T], otherwise: T) -> T:
         try:
@@ -81,29 +89,36 @@ class ResponseStore:
             return otherwise
 
     def _open(self) -> sqlite3.Connection:
+        if self._file != _file_at(self.path):
+            self._leave()
         if self._database is None:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._database = _opened(self.path, _BUSY_SECONDS)
+            self._database, self._file = _opened(self.path, _BUSY_SECONDS), _file_at(self.path)
         return self._database
 
-    def _find(self, request: bytes, max_age: float) -> tuple[Entry | None, int | None]:
+    def _generation(self, database: sqlite3.Connection) -> Generation:
+        return (*database.execute("PRAGMA user_version").fetchone(), *(self._file or ()))
+
+    def _find(self, request: bytes, max_age: float) -> tuple[Entry | None, Generation | None]:
         database, now = self._open(), time.time()
-        (generation,) = database.execute("PRAGMA user_version").fetchone()
+        generation = self._generation(database)
         row = database.execute(
             "SELECT content FROM entries WHERE digest = ? AND generation = ? AND stored > ? AND stored <= ?",
-            (_digest(request), generation, now - max_age, now),
+            (_digest(request), generation[0], now - max_age, now),
         ).fetchone()
         if row is None:
             return None, generation
         same, reasons, wire = zlib.decompress(row[0]).split(b"\0", 2)
         return (Entry(wire, tuple(reasons.decode().split())) if same == request else None), generation
 
-    def _keep(self, request: bytes, entry: Entry, generation: int) -> None:
+    def _keep(self, request: bytes, entry: Entry, generation: Generation) -> None:
         database, now = self._open(), time.time()
         content = zlib.compress(b"\0".join((request, " ".join(entry.finish_reasons).encode(), entry.wire)), 1)
         with transaction(database):
+            if self._generation(database) != generation:
+                return
             database.execute("DELETE FROM entries WHERE stored <= ? OR stored > ?", (now - self.max_age, now))
-            row = (_digest(request), generation, now, content)
+            row = (_digest(request), generation[0], now, content)
             database.execute("INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?)", row)
             for _ in range(_MOST_REMOVED):
                 if database.execute(_USED).fetchone()[0] <= self._max_bytes:
@@ -116,14 +131,31 @@ def clear(path: Path) -> int:
 
     They are not found any more at once, before the file is made small. Raises sqlite3.Error, OSError.
     """
-    with closing(_opened(path, _CLEAR_BUSY_SECONDS)) as database:
-        with transaction(database):
-            new = database.execute("PRAGMA user_version").fetchone()[0] + 1
-            database.execute(f"PRAGMA user_version = {new}")
-        removed = database.execute("DELETE FROM entries WHERE generation != ?", (new,)).rowcount
-        with suppress(sqlite3.OperationalError):  # in use: the room is used again by later entries
-            database.execute("VACUUM")
-        return removed
+    removed = 0
+    try:
+        with closing(_opened(path, _CLEAR_BUSY_SECONDS)) as database:
+            (removed,) = database.execute("SELECT count(*) FROM entries").fetchone()
+            with transaction(database):
+                new = database.execute("PRAGMA user_version").fetchone()[0] + 1
+                database.execute(f"PRAGMA user_version = {new}")
+            database.execute("DELETE FROM entries WHERE generation != ?", (new,))
+            with suppress(sqlite3.OperationalError):  # in use: the room is used again by later entries
+                database.execute("VACUUM")
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+            raise
+        with locked(path):  # there is no room to write; those who have it open notice
+            for ending in ("", "-wal", "-shm"):
+                path.with_name(path.name + ending).unlink(missing_ok=True)
+    return removed
+
+
+def _file_at(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _opened(path: Path, timeout: float) -> sqlite3.Connection:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from inflight_client import InflightError
 from inflight_client.results import Generation, Timings, Usage
+from inflight_client.sampling import Guide, Sampling
 
 from inflight.batch.dispatch.backend import ServerLoad
 from inflight.batch.job.rows import GenerateRequest, RowAnswer, RowRequest
-from inflight.gateway.batches.row_gate import GatedBackend, RowQuotas, write_share
+from inflight.gateway.batches.row_gate import GatedBackend, RowChecks, RowQuotas, write_share
 from inflight.gateway.key_editing import add_key, limit_key, revoke_key
 from inflight.gateway.key_file import ApiKey, Quotas
+from inflight.gateway.outcome import Outcome
 from inflight.gateway.quotas import QuotaLedger
 from inflight.openai_api.errors import ApiError
 from tests.fixtures.errors import raises
@@ -104,6 +107,32 @@ def test_rows_of_a_key_that_could_never_be_read_wait(tmp_path: Path, damage: Cal
     with raises(InflightError, "overloaded", naming=str(account.file)):
         asyncio.run(account.gate(server).send([ROW], "1"))
     assert server.most == 0
+
+
+@pytest.mark.parametrize(
+    ("guide", "left"),
+    [
+        (Guide("regex", "hemlock|a@b.example"), "hemlock|[email]"),
+        (
+            Guide("json_schema", '{"enum": ["a@b.example"], "type": "string"}'),
+            '{"enum": ["[email]"], "type": "string"}',
+        ),
+        (Guide("json"), ""),
+    ],
+)
+def test_the_format_that_a_row_asks_for_is_checked(tmp_path: Path, guide: Guide, left: str) -> None:
+    (routes := tmp_path / "routes.yaml").write_text("checks: [{kind: pii, at: before}]")
+    row = GenerateRequest(
+        "tea", 10, Sampling(guide=guide), schema={"type": "string"} if "schema" in guide.type else None
+    )
+    checked = asyncio.run(RowChecks(routes, "tea", {}).request(row, Outcome()))
+    assert checked.sampling.guide is not None
+    assert checked.sampling.guide.text == left
+    assert checked.schema == (json.loads(left) if row.schema else None)
+    routes.write_text('checks: [{kind: deny, words: ["hemlock", "b.example"]}]')
+    if left:
+        with raises(InflightError, "content_filter"):
+            asyncio.run(RowChecks(routes, "tea", {}).request(row, Outcome()))
 
 
 def test_a_job_s_own_simple_requests_pass_and_are_not_counted(tmp_path: Path) -> None:

@@ -82,6 +82,7 @@ def phone(luck: random.Random) -> str:
 
 def denied(luck: random.Random) -> str:
     word = luck.choice((*DENIED, "機密", "ACME-123456"))
+    word = word.replace(" ", luck.choice((" ", "\u2028", " \t\x1f ", " " * 9, "\x85" * 300)))
     return luck.choice((str, str.upper, str.title))(word) if "ACME" not in word else word
 
 
@@ -103,6 +104,5 @@ def planted(count: int, seed: int = 1) -> Iterator[Planted]:
     for number in range(count):
         secret = _disguised(_KINDS[number % len(_KINDS)](luck), luck)
         before, after = ("".join(luck.choices(_FILLING, k=luck.randrange(4))) for _ in range(2))
-        yield Planted(
-            before + luck.choice(("", "(", ": ", '"')) + secret + luck.choice((".", ", ", "\n", ")")) + after, secret
-        )
+        ends = (".", ", ", "\n", ")", *(("USD", "x5", "_") if number % len(_KINDS) in (0, 3) else ()))
+        yield Planted(before + luck.choice(("", "(", ": ", '"')) + secret + luck.choice(ends) + after, secret)

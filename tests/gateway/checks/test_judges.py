@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import openai
 import pytest
 
+from inflight.cli import main
 from inflight.deploy.server.server import Server
 from inflight.gateway.key_file import ApiKey, Quotas
 from inflight.gateway.key_ring import Caller
@@ -151,6 +152,8 @@ TROUBLES: dict[str, Verdict | None] = {
     "wrong verdict": lambda body: {"flagged": "no"},
     "too few texts": lambda body: {"flagged": False, "texts": []},
     "no texts": lambda body: {"flagged": False, "texts": 1},
+    "no list": lambda body: {"flagged": True, "texts": {"a": 1}},
+    "a text": lambda body: {"flagged": True, "texts": "a"},
     "huge": lambda body: b" " * 2**21 + b"{}",
 }
 
@@ -248,6 +251,22 @@ def test_moderations_are_those_of_the_classifier(guarded: GatewayProcesses, give
 )
 def test_a_wrong_moderation_is_refused(guarded: GatewayProcesses, body: Any, code: str) -> None:
     assert post(guarded, "/v1/moderations", body).error["code"] == code
+
+
+def test_a_model_or_a_label_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asks = {"kind": "classifier", "at": "before", "on_error": "open"}
+    path = tmp_path / "routes.yaml"
+    with encoder_server({"classify": "judge", "embed": "embedder"}) as server:
+        for model, label in (("judge", "worse"), ("nobody", "bad"), ("embedder", "bad"), ("judge", "bad")):
+            path.write_text(json.dumps({"checks": [{**asks, "model": model, "labels": [label, "bad"]}]}))
+            with pytest.raises(SystemExit) if (model, label) != ("judge", "bad") else nullcontext():
+                main(["routes", "check", str(path), "--server", server.grpc_address])
+            error = capsys.readouterr().err
+            assert (model in error, label in error) == ((label != "bad" or model != "judge"), label == "worse"), error
+        path.write_text(json.dumps({"checks": [{**asks, "model": "judge", "labels": ["worse"]}]}))
+        with running_gateway(server.grpc_address, routes=str(path)) as gateway:
+            answer = post(gateway, "/v1/moderations", {"input": "tea"})
+            assert (answer.status, answer.error["code"]) == (503, "check_unavailable")
 
 
 def test_rows_of_batches_pass_the_same_checks(guarded: GatewayProcesses) -> None:

@@ -121,6 +121,21 @@ def test_log_probabilities_of_an_answer_that_nothing_has_changed_are_all_there(t
         {"input": "tea?", "instructions": "Brew hemlock."},
         {"tools": [{"type": "function", "function": {"name": "brew", "description": "hemlock"}}]},
         {"chat_template_kwargs": {"documents": [{"a hemlock": 1}]}},
+        {"chat_template_kwargs": {"role": "hemlock"}},
+        {"messages": [{"role": "hemlock", "content": "tea?"}]},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": each} for each in ("death", "cap")]}]},
+        {"input": [{"role": "user", "content": [{"type": "input_text", "text": each} for each in ("death", "cap")]}]},
+        {"input": "tea?", "metadata": {"type": "hemlock"}},
+        {"input": "tea?", "metadata": {"hemlock": "tea"}},
+        *(
+            {"tools": [{"type": "function", "function": {"name": "brew", "parameters": {"properties": each}}}]}
+            for each in (
+                {"role": {"type": "string", "description": "hemlock"}},
+                {"type": {"enum": ["hemlock"]}},
+                {"kind": {"type": ["string", "hemlock"]}},
+                {"hemlock": {"type": "string"}},
+            )
+        ),
         {
             "messages": [
                 *MESSAGES,
@@ -134,7 +149,7 @@ def test_log_probabilities_of_an_answer_that_nothing_has_changed_are_all_there(t
     ],
 )
 def test_a_request_is_refused_wherever_it_has_what_is_denied(tmp_path: Path, body: dict[str, Any]) -> None:
-    gateway = ScriptedGateway(tmp_path, [{"kind": "deny", "name": "plants", "words": ["hemlock"], "at": "before"}])
+    gateway = ScriptedGateway(tmp_path, [{"kind": "deny", "name": "plants", "words": ["hemlock", "death cap"]}])
     with raises(ApiError, "content_filter", naming="plants"):
         asyncio.run(gateway.post(path_of(body), with_messages(body), ["ok"]))
     assert gateway.request is not None
@@ -155,6 +170,17 @@ def test_a_request_reaches_the_model_without_what_is_redacted_and_comes_back_so(
     assert gateway.request is not None
     assert str(number) not in str(gateway.request.outcome.prompt)
     assert "[card]" in str(gateway.request.outcome.prompt)
+
+
+def test_words_of_the_protocol_are_no_texts(tmp_path: Path) -> None:
+    words = ["user", "function", "type", "parameters", "properties", "string", "text", "messages", "role", "name"]
+    part = {"type": "text", "text": "tea?"}
+    tools = [{"type": "function", "function": BREW | {"parameters": {"type": "object", "properties": {}}}}]
+    body = {"messages": [{"role": "user", "content": [part, part]}], "tools": tools}
+    gateway, answer = ask(tmp_path, [{"kind": "deny", "words": words, "at": "before"}], ["ok"], **body)
+    assert read(answer)["text"] == "ok"
+    gateway, _ = ask(tmp_path, [{"kind": "deny", "words": ["tea"], "action": "redact"}], ["ok"], **body)
+    assert gateway.prompts[0][0]["content"] == "[deny]?\n[deny]?"
 
 
 def test_what_takes_too_long_to_search_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

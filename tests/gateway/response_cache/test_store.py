@@ -12,7 +12,8 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,27 @@ def test_clearing_also_forgets_what_is_being_computed(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def delete(folder: Path) -> None:
+    for each in folder.glob("responses.sqlite*"):
+        each.unlink()
+
+
+def test_a_deleted_file_is_an_empty_one(tmp_path: Path) -> None:
+    async def run() -> None:
+        store, other = opened(tmp_path), opened(tmp_path)
+        await put(store, 1)
+        _, before = await other.find(request(2), DAY)
+        assert before is not None
+        delete(tmp_path)
+        await other.keep(request(2), entry(2), before)
+        assert await found(store, 1, 2) == []
+        await put(store, 3)
+        assert await found(other, 1, 2, 3) == [3]
+        assert clear(store.path) == 1
+
+    asyncio.run(run())
+
+
 def changed(path: Path, damage: Callable[[bytes], bytes]) -> None:
     with sqlite3.connect(path) as database:
         (content,) = database.execute("SELECT content FROM entries").fetchone()
@@ -120,19 +142,37 @@ def test_a_damaged_file_has_no_entry(tmp_path: Path, damage: Callable[[Path], No
     assert asyncio.run(found(opened(tmp_path), 1)) == []
 
 
+@contextmanager
+def no_room_beyond(size: int) -> Iterator[None]:
+    """Let no file become larger."""
+    limits, ignored = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, ignored)
+
+
+def test_a_full_disk_is_cleared_too(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    asyncio.run(put(store, 1, 2))
+    with no_room_beyond(1000):
+        assert clear(store.path) == 2
+        assert not store.path.exists()
+    assert asyncio.run(found(store, 1, 2)) == []
+    asyncio.run(put(store, 3))
+    assert asyncio.run(found(store, 3)) == [3]
+
+
 def test_a_full_disk_loses_new_entries_alone_and_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = opened(tmp_path)
     asyncio.run(put(store, 1))
-    limits, ignored = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
-    try:
+    with no_room_beyond(100_000):
         asyncio.run(put(store, 2, 3, size=400_000))
         assert asyncio.run(found(store, 1, 2, 3)) == [1]
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, ignored)
     (record,) = caplog.records
     assert str(store.path) in record.getMessage()
     asyncio.run(put(store, 4))
