@@ -44,7 +44,8 @@ def test_each_row_has_its_translation(scripted_encoders: EncoderServer, tmp_path
         wanted = expected_translation(
             f"text {n}", target_prefix="fr" if n == 7 else "de", beam_width=32.0, max_tokens=9.0
         )
-        assert line == {"id": n, "text": wanted, "output_tokens": 5, "input_tokens": 2, "truncated": False}
+        counts = {"finish_reason": "stop", "output_tokens": 5, "input_tokens": 2, "truncated": False}
+        assert line == {"id": n, "text": wanted, **counts}
 
 
 @pytest.mark.parametrize("options", [("--language", "en"), ("--temperature", "1"), ("--beam-width", "33")])
