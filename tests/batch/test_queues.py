@@ -56,7 +56,8 @@ class QueueJob:
         settings = {"until_empty": 0.3, "lease_seconds": 10, "checkpoint_seconds": 0.05, "max_attempts": 1} | options
         settings.setdefault("dead_letters", queue.dead_letters)
         output = settings.pop("output", OutputSpec(address=str(folder / "answers.jsonl")))
-        source = InputSpec(address=queue.address, row_format=settings.pop("row_format", None))
+        how: dict[str, Any] = {name: settings.pop(name, None) for name in ("row_format", "id")}
+        source = InputSpec(address=queue.address, **how)
         self.job = Job(input=source, output=output, run_options=RunOptions.model_validate(settings))
         self.directory = JobDirectory.from_output(output, folder / "answers.job")
         self.server, self.progress = ScriptedBackend(behaviour), [JobProgress.now(JobState.WAITING, "", ())]
@@ -355,13 +356,16 @@ def test_a_queue_is_read_by_any_unique_column(table: SampleTable, database: Shop
         assert [message.id for message in queue.receive(1, 0)] == ["a"]
 
 
+@pytest.mark.parametrize("id", [None, "custom_id"])
 def test_answers_of_openais_format_acknowledge_by_the_queues_own_key(
-    table: SampleTable, database: Shop, tmp_path: Path
+    id: str | None, table: SampleTable, database: Shop, tmp_path: Path
 ) -> None:
+    database.do("ALTER TABLE jobs ADD UNIQUE (custom_id), ALTER custom_id SET NOT NULL")
     body = {"model": "m", "messages": [{"role": "user", "content": "tea"}], "max_tokens": 1}
     request = {"method": "POST", "url": "/v1/chat/completions", "body": body}
     table.send([{**request, "custom_id": id} for id in ("2", "b")])
-    job = QueueJob(table, tmp_path, output=OutputSpec(address=database.address, table="answers"), row_format="openai")
+    output = OutputSpec(address=database.address, table="answers")
+    job = QueueJob(table, tmp_path, output=output, row_format="openai", id=id)
     assert job.run().counts.ok == 2
     assert database.rows("SELECT custom_id, status FROM jobs ORDER BY id") == [("2", "ok"), ("b", "ok")]
 
