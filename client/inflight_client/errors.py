@@ -135,7 +135,7 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "job_elsewhere": ErrorCode("another machine holds the lease of the batch job", "run the same command again once the lease has expired", retry=True),
     "job_mismatch": ErrorCode("the job was started with a different model, template or sampling settings", "resume it with the original settings, or start a new job"),
     "job_failed": ErrorCode("the batch job cannot continue", "fix the cause that the message names, then run `inflight batch resume`"),
-    "row_invalid": ErrorCode("the row is not a valid request", "fix the row, then run `inflight batch retry`"),
+    "row_invalid": ErrorCode("the row is not a valid request", "fix the row and send it again"),
     "row_duplicate": ErrorCode("an earlier row has the same id, or an id that the output's table treats as the same", "give each row a unique id"),
     "row_crashed_worker": ErrorCode("a message was delivered several times to workers that died with it", "inspect the message, or raise --max-deliveries"),
     "row_crashed_engine": ErrorCode("engines crashed each time they ran the row", "inspect the row and the engine's log"),

@@ -21,9 +21,11 @@ from inflight_client import InflightError
 from inflight.batch import failpoints
 from inflight.batch.errors import BatchError
 from inflight.batch.job.directory import JobDirectory
+from inflight.batch.job.rows import RowStatus
 from inflight.batch.job.spec import InputSpec, Job, OutputSpec, RunOptions
 from inflight.batch.outputs.sql import TableOutput
 from inflight.batch.queues.factory import open_queue
+from inflight.batch.queues.source import BATCH, MessageQueue
 from inflight.batch.reporting.metrics import JobCollector
 from inflight.batch.reporting.progress import JobProgress, JobState
 from inflight.batch.runner import JobResult, JobRunner
@@ -34,7 +36,7 @@ from tests.batch.outputs.shop import Shop
 from tests.batch.scripted_backend import Behaviour, ScriptedBackend, echo
 from tests.fixtures.errors import raises
 from tests.fixtures.postgresql import PostgreSql
-from tests.fixtures.queues import QUEUES, SampleQueue, SampleTable, queue_of
+from tests.fixtures.queues import QUEUES, SampleQueue, SampleStream, SampleTable, queue_of
 from tests.fixtures.waiting import wait_until, wait_until_async
 
 
@@ -54,9 +56,9 @@ class QueueJob:
         settings = {"until_empty": 0.3, "lease_seconds": 10, "checkpoint_seconds": 0.05, "max_attempts": 1} | options
         settings.setdefault("dead_letters", queue.dead_letters)
         output = settings.pop("output", OutputSpec(address=str(folder / "answers.jsonl")))
-        self.job = Job(
-            input=InputSpec(address=queue.address), output=output, run_options=RunOptions.model_validate(settings)
-        )
+        how: dict[str, Any] = {name: settings.pop(name, None) for name in ("row_format", "id")}
+        source = InputSpec(address=queue.address, **how)
+        self.job = Job(input=source, output=output, run_options=RunOptions.model_validate(settings))
         self.directory = JobDirectory.from_output(output, folder / "answers.job")
         self.server, self.progress = ScriptedBackend(behaviour), [JobProgress.now(JobState.WAITING, "", ())]
         self.runner = JobRunner(self.job, self.directory, self.progress.append, backends=[self.server])
@@ -93,7 +95,38 @@ def test_each_message_is_answered_once_and_the_bad_ones_are_dead_letters(queue: 
     assert queue.left() == 0
     assert queue.dead().count("None") == 2  # beside what other tests have left
     samples = {sample.name: sample.value for sample in _samples(job.progress[-1])}
-    assert samples["inflight_batch_queue_age_seconds"] >= 0
+    assert samples["inflight_batch_queue_age_seconds"] == 0
+    failed = [json.loads(row.get("message_body", "null")) for row in (*job.records("errors"), *job.records("dead"))]
+    kept = isinstance(queue, SampleTable)
+    assert sorted(failed, key=str) == ([None] * 3 if kept else [[], {"prompt": "long"}, {}])
+    summary = (job.directory.path / "summary.txt").read_text()
+    assert "prompt_too_long" in summary
+    assert "batch retry" not in summary
+
+
+def test_requests_of_openais_format_have_their_own_ids(queue: SampleQueue, tmp_path: Path) -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "tea"}], "max_tokens": 1}
+    request = {"custom_id": "mine", "method": "POST", "url": "/v1/chat/completions", "body": body}
+    queue.send([request, {**request, "custom_id": "other", "url": "/v1/nothing"}])
+    job = QueueJob(queue, tmp_path, row_format="openai")
+    assert (job.run().counts.ok, queue.left()) == (1, 0)
+    assert [row["custom_id"] for row in job.records()] == ["mine"]
+    assert [row["id"] for row in job.records("dead")] == ["other"]
+
+
+def test_the_age_is_that_of_the_oldest_message_that_is_held(queue: SampleQueue, tmp_path: Path) -> None:
+    queue.send(prompts(1, "old"))
+    job = QueueJob(queue, tmp_path).job
+    with closing(open_queue(job.input, job.run_options)) as holding:
+        assert holding.age == 0
+        (message,) = next(messages for messages in holding.messages() if messages)
+        assert message.sent is not None
+        first = holding.age
+        time.sleep(0.05)
+        assert first is not None
+        assert first + 0.05 <= (holding.age or 0) <= time.time() - message.sent
+        holding.settle({message.id: RowStatus.OK})
+        assert holding.age == 0
 
 
 def test_jobs_share_a_queue_and_hold_no_more_than_their_window(queue: SampleQueue, tmp_path: Path) -> None:
@@ -179,6 +212,53 @@ def test_a_message_with_which_workers_die_alone_becomes_a_dead_letter(
     assert sum(prompt.startswith("poison") for prompt in queue.dead()) == 1
 
 
+def die_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs leave their messages and their state as if their process was killed."""
+    monkeypatch.setattr(QueueLedger, "close", Ledger.close)
+    monkeypatch.setattr(MessageQueue, "close", lambda self: (self._closing.set(), self.disconnect()))
+
+
+def test_a_message_that_is_always_alone_is_dead_after_as_many_deaths(
+    queue: SampleQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.send(prompts(1, "lonely"))
+    options: dict[str, Any] = {"max_deliveries": 2, "lease_seconds": 1, "until_empty": 1.5}
+    with monkeypatch.context() as dying:
+        die_at_the_end(dying)
+        dying.setattr(failpoints, "_ARMED", {"messages.apart": (1, "full")})
+        for _ in range(2):
+            failpoints._REACHED.clear()
+            with pytest.raises(OSError, match="space"):
+                QueueJob(queue, tmp_path, **options).run()
+    job = QueueJob(queue, tmp_path, **options)
+    assert job.run().counts.codes == {"row_crashed_worker": 1}
+    assert (job.server.asked, queue.left()) == ([], 0)
+
+
+@pytest.mark.parametrize("joined", [True, False], ids=["joined", "given back"])
+def test_a_message_that_others_joined_or_that_was_given_back_was_not_alone_at_a_death(
+    joined: bool, queue: SampleQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stuck(server: ScriptedBackend, prompt: str) -> str:
+        await asyncio.sleep(60)
+        return prompt
+
+    queue.send(prompts(1, "first"))
+    options: dict[str, Any] = {"max_deliveries": 1, "lease_seconds": 1, "until_empty": 1.5}
+    job = QueueJob(queue, tmp_path, stuck, **options | {"until_empty": 60, "drain_seconds": 0})
+    with monkeypatch.context() as dying:
+        thread = threading.Thread(target=job.run)
+        thread.start()
+        wait_until(lambda: job.server.asked)
+        if joined:
+            queue.send(prompts(1, "second"))
+            wait_until(lambda: len(job.server.asked) == 2)
+            die_at_the_end(dying)
+        job.runner.stop()
+        thread.join()
+    assert QueueJob(queue, tmp_path, **options).run().counts.ok == 1 + joined
+
+
 def test_a_job_that_stops_gives_back_what_it_has_not_sent(queue: SampleQueue, tmp_path: Path) -> None:
     async def stuck(server: ScriptedBackend, prompt: str) -> str:
         await asyncio.sleep(0.3 if len(server.asked) == 1 else 60)
@@ -240,18 +320,74 @@ def test_a_job_for_ever_into_a_table_keeps_no_answers_beside_it(
     assert dead.name.startswith("dead.0000")
 
 
+@pytest.mark.parametrize("queue", ["sqs", "jetstream"], indirect=True)
+def test_dead_letters_must_not_come_back(queue: SampleQueue) -> None:
+    name = queue.address.rpartition("/")[2]
+    with raises(BatchError, "output_invalid", naming=name):
+        open_queue(InputSpec(address=queue.address), RunOptions(dead_letters=name))
+
+
+@pytest.mark.parametrize("queue", ["jetstream"], indirect=True)
+def test_a_message_keeps_its_bytes_and_ids_of_headers_and_numbers_differ(queue: SampleStream, tmp_path: Path) -> None:
+    queue.send([{"prompt": "first"}])
+    number = queue.last()
+    for id in (str(number), f"#{number}"):
+        queue.publish(b'{"prompt": "second"}', {"Nats-Msg-Id": id})
+    queue.publish(b"\xff\x00")
+    job = QueueJob(queue, tmp_path)
+    assert job.run().counts.ok == 3
+    assert {row["id"] for row in job.records()} == {f"#{number}", str(number), f"##{number}"}
+    assert [row["message_body_hex"] for row in job.records("dead")] == ["ff00"]
+
+
+def test_a_slow_message_does_not_hold_back_those_of_the_next_receive(table: SampleTable, tmp_path: Path) -> None:
+    async def last(server: ScriptedBackend, prompt: str) -> str:
+        await wait_until_async(lambda: prompt != "prompt 0" or len(server.asked) == 2 * BATCH)
+        return prompt
+
+    table.send(prompts(2 * BATCH))
+    assert QueueJob(table, tmp_path, last).run().counts.ok == 2 * BATCH
+
+
+def test_a_queue_is_read_by_any_unique_column(table: SampleTable, database: Shop) -> None:
+    database.do("CREATE UNIQUE INDEX ON jobs (custom_id)", "ALTER TABLE jobs ALTER custom_id SET NOT NULL")
+    table.send([{"prompt": "tea", "custom_id": "a"}])
+    with closing(open_queue(InputSpec(address=table.address, id="custom_id"), RunOptions())) as queue:
+        assert [message.id for message in queue.receive(1, 0)] == ["a"]
+
+
+@pytest.mark.parametrize("id", [None, "custom_id"])
+def test_answers_of_openais_format_acknowledge_by_the_queues_own_key(
+    id: str | None, table: SampleTable, database: Shop, tmp_path: Path
+) -> None:
+    database.do("ALTER TABLE jobs ADD UNIQUE (custom_id), ALTER custom_id SET NOT NULL")
+    body = {"model": "m", "messages": [{"role": "user", "content": "tea"}], "max_tokens": 1}
+    request = {"method": "POST", "url": "/v1/chat/completions", "body": body}
+    table.send([{**request, "custom_id": id} for id in ("2", "b")])
+    output = OutputSpec(address=database.address, table="answers")
+    job = QueueJob(table, tmp_path, output=output, row_format="openai", id=id)
+    assert job.run().counts.ok == 2
+    assert database.rows("SELECT custom_id, status FROM jobs ORDER BY id") == [("2", "ok"), ("b", "ok")]
+
+
 @pytest.mark.parametrize(
     ("address", "code", "named"),
     [
         ("{}&queue=nothing", "input_not_found", "nothing"),
         ("{}&queue=plain", "input_invalid", ("plain", "leased_until")),
         ("{}&queue=keyless", "input_invalid", "keyless"),
+        ("{}&queue=unique_or_null", "input_invalid", "'k'"),
+        ("{}&queue=partly_unique", "input_invalid", "'k'"),
+        ("{}&queue=unique_pairs", "input_invalid", "'k'"),
         ("sqlite:///shop.db?queue=jobs", "input_invalid", "PostgreSQL"),
         ("postgresql://127.0.0.1:1/shop?queue=jobs", "output_failed", "127.0.0.1:1"),
         ("nats://127.0.0.1:1", "input_invalid", "nats://127.0.0.1:1"),
-        ("nats://127.0.0.1:1/JOBS?consumers=a", "input_invalid", "JOBS"),
+        ("nats://127.0.0.1:1/JOBS?consumers=a", "input_invalid", "consumers"),
         ("nats://me:secret@127.0.0.1:1/JOBS", "storage_unreachable", "JOBS"),
+        ("nats://127.0.0.1:1/JOBS?foo", "input_invalid", "foo"),
         ("sqs://jobs", "input_invalid", "region"),
+        ("sqs://jobs?regoin=eu-west-1&foo=bar", "input_invalid", ("regoin", "foo")),
+        ("http://sqs.local/123456789012/jobs?foo", "input_invalid", "foo"),
     ],
 )
 def test_a_queue_that_is_none_is_named(
@@ -261,12 +397,18 @@ def test_a_queue_that_is_none_is_named(
     monkeypatch.setattr("inflight.batch.queues.jetstream._REQUEST_SECONDS", 0.2)
     for name in ("AWS_DEFAULT_REGION", "AWS_REGION"):
         monkeypatch.delenv(name, raising=False)
+    columns = "status text, leased_until timestamptz, deliveries integer"
     database.do(
         "CREATE TABLE plain (id serial PRIMARY KEY)",
-        "CREATE TABLE keyless (status text, leased_until timestamptz, deliveries integer)",
+        f"CREATE TABLE keyless ({columns})",
+        f"CREATE TABLE unique_or_null (k text UNIQUE, {columns})",
+        f"CREATE TABLE partly_unique (k text NOT NULL, {columns})",
+        "CREATE UNIQUE INDEX ON partly_unique (k) WHERE status IS NULL",
+        f"CREATE TABLE unique_pairs (k text NOT NULL, {columns}, UNIQUE (k, status))",
     )
+    id = "k" if named == "'k'" else None
     with raises(BatchError, code, naming=named) as caught:
-        open_queue(InputSpec(address=address.format(database.address)), RunOptions())
+        open_queue(InputSpec(address=address.format(database.address), id=id), RunOptions())
     assert "secret" not in str(caught.value)
 
 

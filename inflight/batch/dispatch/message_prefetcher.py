@@ -10,11 +10,9 @@ from inflight.batch.job.rows import InputRecord, InvalidRow, Row
 from inflight.batch.job.spec import Job
 from inflight.batch.queues.source import BATCH, Message, MessageQueue
 from inflight.batch.row_formats.interface import RowFormat
-from inflight.batch.state.queue_ledger import QueueLedger
+from inflight.batch.state.queue_ledger import DEATHS_TOGETHER, QueueLedger
 
 _POLL_SECONDS = 0.05
-_DEATHS_TOGETHER = 2
-"""Deaths of workers with a group of messages until each is tried alone."""
 
 
 class MessagePrefetcher(RowPrefetcher):
@@ -32,8 +30,11 @@ class MessagePrefetcher(RowPrefetcher):
             self._queue.settle(known)
             new = [message for message in messages if message.id not in known]
             most = self._job.run_options.max_deliveries
-            yield from self._valid([self._row(message) for message in new if message.deliveries <= most])
-            yield from self._tried_apart([message for message in new if message.deliveries > most])
+            if trusted := [message for message in new if message.deliveries <= most]:
+                self._records.try_apart([message.id for message in trusted] if self._queue.held == 1 else ())
+                yield from self._valid([self._row(message) for message in trusted])
+            if suspects := [message for message in new if message.deliveries > most]:
+                yield from self._tried_apart(suspects)
 
     def _tried_apart(self, suspects: list[Message]) -> Iterator[list[Row]]:
         """Yield rows while no other message is in flight: workers died with these, and one is to blame. They are tried
@@ -48,7 +49,7 @@ class MessagePrefetcher(RowPrefetcher):
             deaths = self._deaths(left[0])
             group = [message for message in left[: max(1, BATCH >> 3 * deaths)] if self._deaths(message) == deaths]
             del left[: len(group)]
-            if deaths >= _DEATHS_TOGETHER + self._job.run_options.max_deliveries:
+            if deaths >= DEATHS_TOGETHER + self._job.run_options.max_deliveries:
                 yield from self._valid([self._condemned(message) for message in group])
             else:
                 self._records.try_apart([message.id for message in group])
@@ -78,5 +79,5 @@ class MessagePrefetcher(RowPrefetcher):
     def _number(self, message: Message) -> int:
         number = self.next_number
         self.next_number += 1
-        self._records.add_message(number, message.id)
+        self._records.add_message(number, message.id, message.body)
         return number

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 from inflight.batch.errors import BatchError, package_missing
 from inflight.batch.job.rows import RowStatus
@@ -29,29 +29,31 @@ _MAX_PENDING = 65_536
 class JetStreamQueue(MessageQueue):
     """`nats://HOST/STREAM?consumer=NAME&subject=FILTER`. The consumer is created; a stream must be there.
 
-    A message's id is its header Nats-Msg-Id, else its number in the stream. The client runs in a thread of its own.
+    A message's id is its header Nats-Msg-Id, else # and its number in the stream. The client runs in a thread of its
+    own.
     """
 
     def __init__(self, spec: InputSpec, options: RunOptions) -> None:
         super().__init__(spec, options)
         self._dead_letters = options.dead_letters
         parts = urlsplit(expand_variables(spec.address, "input_invalid"))
-        self._stream, query = parts.path.strip("/"), parse_qs(parts.query)
-        if not self._stream or not query.keys() <= {"consumer", "subject"}:
+        self._stream = parts.path.strip("/")
+        if not self._stream:
             raise BatchError(
                 f"{spec.shown} names no stream; write nats://HOST:PORT/STREAM, with ?subject= and &consumer= as needed",
                 "input_invalid",
             )
+        query = self.parameters(parts.query, "consumer", "subject")
         try:
             import nats
             from nats.js import errors
             from nats.js.api import ConsumerConfig
         except ImportError as error:
             raise package_missing(spec.shown, error, "nats-py", "queues") from error
-        self._consumer = query.get("consumer", ["inflight"])[0]
+        self._consumer = query.get("consumer", "inflight")
         config = ConsumerConfig(
             durable_name=self._consumer,
-            filter_subject=query.get("subject", [None])[0],
+            filter_subject=query.get("subject"),
             ack_wait=options.lease_seconds,
             max_deliver=-1,  # the job counts, so that it has a record of the last one
             max_ack_pending=_MAX_PENDING,
@@ -65,8 +67,10 @@ class JetStreamQueue(MessageQueue):
             there = await self._streams.stream_info(self._stream)
             await self._streams.add_consumer(self._stream, config)
             self._subscription = await self._streams.pull_subscribe_bind(self._consumer, self._stream)
-            if self._dead_letters is not None:
-                await self._streams.find_stream_name_by_subject(self._dead_letters)
+            if (name := self._dead_letters) is not None:
+                target = await self._streams.find_stream_name_by_subject(name)
+                if target == self._stream:
+                    raise self.own_dead_letters(name)
             return str(there.created)
 
         self._temporary, self._missing = (nats.errors.Error, OSError, asyncio.TimeoutError), errors.NotFoundError
@@ -150,7 +154,9 @@ class JetStreamQueue(MessageQueue):
 
 def _message(msg: Msg) -> Message:
     meta = msg.metadata
-    id = (msg.headers or {}).get("Nats-Msg-Id") or str(meta.sequence.stream)
+    id = (msg.headers or {}).get("Nats-Msg-Id") or ""
+    if not id or id.startswith("#"):  # # and a number is an id that no header gives
+        id = f"#{id or meta.sequence.stream}"
     return Message.of_json(id, msg.data, meta.num_delivered or 1, meta.timestamp.timestamp(), msg)
 
 

@@ -24,8 +24,9 @@ _COLUMNS = {"status": "text", "leased_until": "timestamptz", "deliveries": "inte
 """What a table needs to be a queue. A row waits while its status is NULL, and ends with that of its record."""
 _LEASE = "leased_until = now() + make_interval(secs => :lease)"
 _DESCRIBE = """
-SELECT CAST(CAST(attrelid AS regclass) AS text), attname, format_type(atttypid, atttypmod), attnum = ANY(coalesce(
-    (SELECT conkey FROM pg_constraint WHERE conrelid = attrelid AND contype = 'p' AND cardinality(conkey) = 1), '{}'))
+SELECT CAST(CAST(attrelid AS regclass) AS text), attname, format_type(atttypid, atttypmod), CASE WHEN attnotnull THEN (
+    SELECT max(CAST(indisprimary AS integer)) FROM pg_index WHERE indrelid = attrelid AND indkey[0] = attnum
+    AND indnkeyatts = 1 AND indisunique AND indisvalid AND indpred IS NULL) END
 FROM pg_attribute WHERE attrelid = to_regclass(:name) AND attnum > 0 AND NOT attisdropped
 """
 
@@ -57,16 +58,18 @@ class TableQueue(MessageQueue):
             raise BatchError(f"{self._database.shown} has no table {named!r}; create it", "input_not_found")
         self._table = there[0][0].replace(":", "\\:")  # in quotes where it needs them
         types = {name: type_ for _, name, type_, _ in there}
+        unique = {name: is_primary for _, name, _, is_primary in there if is_primary is not None}
         if missing := [f"ADD {name} {type_}" for name, type_ in _COLUMNS.items() if name not in types]:
             raise BatchError(
                 f"the table {named} is no queue yet; make it one: ALTER TABLE {named} {', '.join(missing)}",
                 "input_invalid",
             )
-        key = id or next((name for _, name, _, is_key in there if is_key), None)
-        if key not in types:
-            lacks = "primary key of one column" if key is None else f"column {key!r}"
+        key = id or next((name for name, is_primary in unique.items() if is_primary), None)
+        if key not in unique:
+            lacks = "primary key of one column" if key is None else f"column {key!r} of unique values without NULL"
             raise BatchError(
-                f"the table {named} has no {lacks}; name a column of unique values with --id", "input_invalid"
+                f"the table {named} has no {lacks}; name a column that is UNIQUE and NOT NULL with --id",
+                "input_invalid",
             )
         self.key_column, self.columns = str(key), list(types)
         self._key = '"{}"'.format(self.key_column.replace('"', '""').replace(":", "\\:"))
@@ -77,7 +80,7 @@ class TableQueue(MessageQueue):
 
     def receive(self, limit: int, seconds: float) -> Sequence[Message]:
         rows = self._execute(
-            f"UPDATE {self._table} q SET {_LEASE}, deliveries = deliveries + 1"
+            f"UPDATE {self._table} q SET {_LEASE}, deliveries = coalesce(deliveries, 0) + 1"
             f" WHERE {self._key} IN (SELECT {self._key} FROM {self._table} WHERE status IS NULL AND"
             f" (leased_until IS NULL OR leased_until < now()) ORDER BY {self._key} LIMIT :limit FOR UPDATE SKIP LOCKED)"
             f" RETURNING CAST(q.{self._key} AS text), CAST(row_to_json(q) AS text), q.deliveries, {self._sent}",
@@ -112,7 +115,8 @@ class TableQueue(MessageQueue):
 
     def join(self, output: OutputWriter, shown: str) -> None:
         super().join(output, shown)
-        if isinstance(output, TableOutput) and output.address == self._address:
+        own_ids = self._spec.row_format != "openai" or self.key_column == "custom_id"
+        if own_ids and isinstance(output, TableOutput) and output.address == self._address:
             output.with_answers = lambda connection, ids: self._settle_in(
                 connection, dict.fromkeys(map(str, ids), RowStatus.OK)
             )

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import parse_qs
 
 import orjson
 
@@ -34,6 +35,7 @@ class Message:
     """One delivery of a message. `values`: None if it is not an object, for the reason `error`.
 
     `deliveries` counts this one too; `sent`: in seconds since 1970, None if unknown. `receipt` is the queue's own.
+    `body`: the message as it was sent, None if it stays in the queue once it is acknowledged.
     """
 
     id: str
@@ -42,6 +44,7 @@ class Message:
     sent: float | None
     receipt: Any
     error: str = ""
+    body: bytes | str | None = None
 
     @classmethod
     def of_json(cls, id: str, body: bytes | str, deliveries: int, sent: float | None, receipt: Any) -> Message:
@@ -51,8 +54,8 @@ class Message:
         except ValueError:
             values = None
         if not isinstance(values, dict):
-            return cls(id, None, deliveries, sent, receipt, "the message must be a JSON object")
-        return cls(id, {**values, MESSAGE_ID: id}, deliveries, sent, receipt)
+            return cls(id, None, deliveries, sent, receipt, "the message must be a JSON object", body)
+        return cls(id, {**values, MESSAGE_ID: id}, deliveries, sent, receipt, body=body)
 
 
 class MessageQueue(RowSource):
@@ -73,8 +76,22 @@ class MessageQueue(RowSource):
         self._keeper = threading.Thread(target=self._keep, name="batch-leases", daemon=True)
         self.lag: int | None = None
         """Messages without an acknowledgement, as of at most `_TICK_SECONDS` ago."""
-        self.age: float | None = None
-        """How long the oldest message of the last receive had waited, in seconds."""
+
+    def parameters(self, query: str, *known: str) -> dict[str, str]:
+        """Return the parameters of the address that have a value. Raises BatchError for one that is not known."""
+        given = {name: values[0] for name, values in parse_qs(query, keep_blank_values=True).items()}
+        if unknown := [name for name in given if name not in known]:
+            raise BatchError(
+                f"{self._spec.shown} has no parameter {', '.join(map(repr, unknown))}; leave it out, or write"
+                f" {' or '.join(known)}",
+                "input_invalid",
+            )
+        return {name: value for name, value in given.items() if value}
+
+    def own_dead_letters(self, name: str) -> BatchError:
+        """Return the error for dead letters that would come back to this queue."""
+        reason = f"dead letters sent to {name} would come back to {self._spec.shown}; give --dead-letters another"
+        return BatchError(f"{reason} queue, or a subject of another stream", "output_invalid")
 
     @abstractmethod
     def receive(self, limit: int, seconds: float) -> Sequence[Message]:
@@ -127,8 +144,6 @@ class MessageQueue(RowSource):
                 self._closing.wait(WAIT_SECONDS / 10)
                 continue
             messages = self.receive(min(BATCH, room), WAIT_SECONDS)
-            sent = [message.sent for message in messages if message.sent is not None]
-            self.age = max(0.0, time.time() - min(sent)) if sent else None if messages else 0.0
             yield self._hold(messages)
             now = time.monotonic()
             if messages:
@@ -142,6 +157,14 @@ class MessageQueue(RowSource):
     def held(self) -> int:
         """The number of messages that were received and not yet acknowledged."""
         return len(self._held)
+
+    @property
+    def age(self) -> float | None:
+        """How many seconds ago the oldest message that is held was sent; 0 if none is held, None if unknown."""
+        with self._lock:
+            sent = [message.sent for message in self._held.values()]
+        known = [when for when in sent if when is not None]
+        return max(0.0, time.time() - min(known)) if known else None if sent else 0.0
 
     def settle(self, recorded: Mapping[str, RowStatus]) -> None:
         """Acknowledge messages by their ids; their records must be on the disk. Raises BatchError."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 from inflight.batch.errors import BatchError, package_missing
 from inflight.batch.job.rows import RowStatus
@@ -42,7 +42,8 @@ class SqsQueue(MessageQueue):
         self._lease = int(options.lease_seconds)
         parts = urlsplit(spec.address)
         aws = _AWS_HOST.fullmatch(parts.netloc)
-        settings: dict[str, Any] = {"region_name": aws[1] if aws else parse_qs(parts.query).get("region", [None])[0]}
+        region = self.parameters(parts.query, "region").get("region")
+        settings: dict[str, Any] = {"region_name": aws[1] if aws else region}
         if parts.scheme != "sqs" and aws is None:
             settings["endpoint_url"] = f"{parts.scheme}://{parts.netloc}"
         with self._errors():
@@ -53,6 +54,8 @@ class SqsQueue(MessageQueue):
             policy = json.loads(there.get("RedrivePolicy") or '{"deadLetterTargetArn": ""}')
             dead_letters = options.dead_letters or policy["deadLetterTargetArn"].rpartition(":")[2]
             self._dead_letters = self._url_of(dead_letters) if dead_letters else None
+        if self._dead_letters and urlsplit(self._dead_letters).path == urlsplit(self._url).path:
+            raise self.own_dead_letters(dead_letters)
         self.fingerprint = f"queue:{fingerprint(there['QueueArn'])}"
 
     def receive(self, limit: int, seconds: float) -> Sequence[Message]:
@@ -135,4 +138,4 @@ def _message(answer: dict[str, Any]) -> Message:
 def _dead_letter(message: Message) -> dict[str, Any]:
     group = message.receipt["Attributes"].get("MessageGroupId")
     fifo = {} if group is None else {"MessageGroupId": group, "MessageDeduplicationId": message.id}
-    return {"MessageBody": message.receipt["Body"], **fifo}
+    return {"MessageBody": message.body, **fifo}

@@ -70,7 +70,7 @@ class JobCollector(Collector):
             lag = "Messages of the queue without an acknowledgement."
             yield self._gauge("queue_messages", lag, {"": now.queue_messages})
         if now.queue_age is not None:
-            age = "Seconds that the oldest message of the last receive had waited."
+            age = "Seconds since the oldest message that the job holds was sent."
             yield self._gauge("queue_age_seconds", age, {"": now.queue_age})
         if now.concurrency_limit is not None:
             yield self._gauge(

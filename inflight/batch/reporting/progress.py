@@ -59,7 +59,7 @@ class JobProgress(_ProgressModel):
     retry sends again and that have no new result yet. `out_of_order`: rows of `counts` whose results wait in the state
     until row `next_row` (from 1) is done. `concurrency_limit`: maximum rows in flight now. `expected`: how the deadline
     of --finish-by will be kept. `queue_messages`: messages of a queue without an acknowledgement; `queue_age`: how
-    many seconds the oldest message of the last receive had waited.
+    many seconds ago the oldest message that the job holds was sent.
     """
 
     timestamp: float

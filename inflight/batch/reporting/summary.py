@@ -10,6 +10,7 @@ from inflight_client.errors import ERROR_CODES
 
 from inflight.batch.reporting.formatting import format_duration, format_money
 from inflight.batch.reporting.manifest import JobManifest
+from inflight.batch.storage.addresses import is_queue
 
 _RETRYABLE_CODES = ("deadline_exceeded", "cancelled", "row_crashed_engine")
 """Codes that another attempt may resolve, besides those that the error table marks."""
@@ -93,6 +94,10 @@ def _failed(manifest: JobManifest) -> Iterator[str]:
         yield f"  {_count(many, 'row')}{why} [{code}]"
         if entry:
             yield f"    {entry.remedy}"
+    if is_queue(manifest.job["input"]["address"]):
+        yield "  To try these again, send the message_body of their records to the queue; in a table, set their status"
+        yield "  to NULL. Then start a job with another output."
+        return
     retriable = [
         code for code in sorted(codes) if code in _RETRYABLE_CODES or (code in ERROR_CODES and ERROR_CODES[code].retry)
     ]

@@ -44,7 +44,7 @@ def create_row_format(job: Job, source: RowSource, first: InputRecord | None, cr
         and is_request(first.values or {})
         and not _plain_options(job, spec)
     ):
-        if named := _plain_options(job, spec):
+        if named := _plain_options(job, job.input):
             raise BatchError(f"rows of OpenAI's format are whole requests; leave out {named}", "input_invalid")
         if source.columns is not None and "body" not in source.columns:
             raise BatchError(

@@ -6,7 +6,10 @@ import hashlib
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+
+import orjson
 
 from inflight.batch.errors import BatchError
 from inflight.batch.failpoints import failpoint
@@ -20,6 +23,8 @@ _TABLE = """
 -- messages with a record, by the hash of their id; `recorded` in seconds since 1970
 CREATE TABLE IF NOT EXISTS messages(id TEXT PRIMARY KEY, status TEXT NOT NULL, recorded INTEGER NOT NULL) WITHOUT ROWID
 """
+DEATHS_TOGETHER = 2
+"""Deaths of workers with a group of messages until each is tried alone."""
 _FORGET_SECONDS = 10.0
 """Seconds between two times that old messages are forgotten."""
 
@@ -27,8 +32,9 @@ _FORGET_SECONDS = 10.0
 class QueueLedger(Ledger):
     """Numbers are those of this run's messages, after those of the records of all runs; each run has other messages.
 
-    Nothing of a message is kept but its id, and that for a limited time. Lines are written as they come. `seal` gives
-    the files of lines names of their own, and the next lines go to new files.
+    The state keeps nothing of a message but its id, and that for a limited time. Lines are written as they come; those
+    of errors and dead letters have the message too, unless it stays in the queue. `seal` gives the files of lines names
+    of their own, and the next lines go to new files.
     """
 
     def __init__(self, directory: JobDirectory) -> None:
@@ -37,7 +43,7 @@ class QueueLedger(Ledger):
         self.database.execute("DELETE FROM suspects")  # the queue counts deliveries, and numbers are of one run
         self.crash_counts.clear()
         self._deaths: dict[str, int] = self.database.get("deaths", {})
-        self._ids: dict[int, str] = {}
+        self._messages: dict[int, tuple[str, bytes | str | None]] = {}
         self._recorded: dict[str, RowStatus] = {}
         self._forgotten_at = 0.0
         self._apart: Sequence[str] = ()
@@ -46,9 +52,9 @@ class QueueLedger(Ledger):
     def read_position(self) -> tuple[int, Position | None]:
         return self.next, self.next
 
-    def add_message(self, number: int, id: str) -> None:
-        """Add a message before its row's result."""
-        self._ids[number] = id
+    def add_message(self, number: int, id: str, body: bytes | str | None) -> None:
+        """Add a message before its row's result; `body` is what its record has of it if it fails."""
+        self._messages[number] = id, body
 
     def known(self, ids: Sequence[str]) -> dict[str, RowStatus]:
         """Return those of the messages whose records are on the disk, with their status."""
@@ -58,26 +64,28 @@ class QueueLedger(Ledger):
         return {id: RowStatus(row[0]) for id, row in found.items() if row is not None}
 
     def deaths(self, id: str) -> int:
-        """Return how many processes died while they had this message apart from others."""
+        """Return how many processes died while they had this message apart from others. Those that had it alone come
+        after `DEATHS_TOGETHER`."""
         return self._deaths.get(_hash(id), 0)
 
     def try_apart(self, ids: Sequence[str]) -> None:
         """Record that this process has these messages and no others, as if it died with them; that is corrected for
-        those that get a record, and when it closes the ledger."""
-        self._apart = ids
-        self._count_deaths(1)
-        failpoint("messages.apart")
+        those that get a record, with the next call, and when it closes the ledger."""
+        before, self._apart = self._apart, ids
+        if not (before or ids):
+            return
+        with self._writing():
+            self._deaths |= {_hash(id): self.deaths(id) - 1 for id in before if self.deaths(id)}
+            least = DEATHS_TOGETHER if len(ids) == 1 else 0
+            self._deaths |= {_hash(id): max(self.deaths(id), least) + 1 for id in ids}
+            self.remember("deaths", self._deaths)
+        if ids:
+            failpoint("messages.apart")
 
     def close(self) -> None:
         with suppress(BatchError):  # of a ledger that can't be written
-            self._count_deaths(-1)
+            self.try_apart(())
         super().close()
-
-    def _count_deaths(self, more: int) -> None:
-        with self._writing():
-            if counted := [id for id in self._apart if more > 0 or self.deaths(id)]:
-                self._deaths |= {_hash(id): self.deaths(id) + more for id in counted}
-                self.remember("deaths", self._deaths)
 
     def take_recorded(self) -> dict[str, RowStatus]:
         """Return the messages that were recorded by the checkpoints since the last call."""
@@ -143,8 +151,9 @@ class QueueLedger(Ledger):
 
     def _apply(self, results: list[RowResult]) -> list[RowResult]:
         now = int(time.time())
-        results = [result for result in results if result.number in self._ids]
-        recorded = {self._ids.pop(result.number): result.status for result in results}
+        results = [result for result in results if result.number in self._messages]
+        messages = [self._messages.pop(result.number) for result in results]
+        recorded = {id: result.status for (id, _), result in zip(messages, results, strict=True)}
         rows = [(_hash(id), status, now) for id, status in recorded.items()]
         self.database.execute_many("INSERT OR REPLACE INTO messages VALUES (?, ?, ?)", rows)
         if [id for id in recorded if self._deaths.pop(_hash(id), None) is not None]:
@@ -153,7 +162,7 @@ class QueueLedger(Ledger):
             self.counts.add(result)
         self._clear_suspects(results)
         self._recorded |= recorded
-        return results
+        return [_with_body(result, body) for (_, body), result in zip(messages, results, strict=True)]
 
     def _write_ready_lines(self, results: list[RowResult]) -> None:
         lines: dict[str, list[bytes]] = {status: [] for status in RowStatus}
@@ -161,6 +170,18 @@ class QueueLedger(Ledger):
             lines[result.status].append(result.text)
         self._append(lines)
         self.next += len(results)
+
+
+def _with_body(result: RowResult, body: bytes | str | None) -> RowResult:
+    """Return a result; the record of a failed message has its body, by which it can be sent again."""
+    if result.status is RowStatus.OK or body is None:
+        return result
+    raw = body if isinstance(body, bytes) else body.encode("utf-8", "surrogatepass")
+    try:
+        more = {"message_body": raw.decode()}
+    except UnicodeDecodeError:
+        more = {"message_body_hex": raw.hex()}
+    return replace(result, text=result.text[:-1] + b"," + orjson.dumps(more)[1:])
 
 
 def _hash(id: str) -> str:
