@@ -78,6 +78,10 @@ class CTranslate2Target:
             raise BuildError(
                 f"{directory} has a model with the task {task}; leave --task {self.task} out.", "invalid_parameter"
             )
+        if task == "transcribe" and self.max_seq_len is not None:
+            raise BuildError(
+                f"{directory} has a model for speech; --max-seq-len is for texts, so leave it out.", "invalid_parameter"
+            )
         if config.get("quantization_config"):
             raise BuildError(
                 f"{directory} is quantized already; build from the original weights, with --precision int8.",
@@ -100,12 +104,10 @@ class CTranslate2Target:
 
     def compile(self, checkpoint: Checkpoint, out: Path, progress: BuildProgress) -> CompiledSeq2Seq:
         directory, task = checkpoint.directory, seq2seq_task(checkpoint.config)
-        if task == "transcribe" and self.max_seq_len is not None:
-            raise BuildError("--max-seq-len is for models for texts; leave it out for speech.", "invalid_parameter")
         converted = None
         if checkpoint.weights == (directory / MODEL,):
             progress.step(f"Taking the model of {directory.name} as it is")
-            read_vocabulary(directory)  # so that an error names this directory
+            tokens = read_vocabulary(directory)
             link_or_copy(directory / MODEL, out / MODEL)
             for name in (*CONFIG_FILES, *VOCABULARIES, *_SOURCES, TOKENIZER, TARGET_TOKENIZER):
                 if (directory / name).is_file():
@@ -115,7 +117,8 @@ class CTranslate2Target:
             conversion = Conversion(str(directory), str(out), stored, task == "transcribe")
             converted = Converted(**run_export(conversion, progress))
             copy_configs(directory, out)
-        facts, tokens = read_ctranslate2(out), read_vocabulary(out)
+            tokens = read_vocabulary(out)
+        facts = read_ctranslate2(out)
         if task == "transcribe" and not (out / TOKENIZER).is_file():
             progress.step("Making a tokenizer from the vocabulary")
             write_tokenizer(tokens, out / TOKENIZER)

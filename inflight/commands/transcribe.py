@@ -100,7 +100,7 @@ def command(
         raise click.UsageError("--json has its own format; leave out --out and --format.")
     if out is not None and len({Path(file).stem for file in files}) < len(files):
         raise click.UsageError("two files have the same name without its ending; transcribe them one by one.")
-    targets = {_target(out, file, form).resolve(): file for file in files if out is not None}
+    targets = {_target(out, file, form).resolve() for file in files} if out is not None else ()
     for file in files:
         if Path(file).resolve() in targets:
             raise click.UsageError(f"--out would write over {file}; name another directory.")

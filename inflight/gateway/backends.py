@@ -58,7 +58,7 @@ class BackendServer:
         return time.monotonic() < self._asked_last_until
 
     @property
-    def described(self) -> bool:
+    def facts_known(self) -> bool:
         """Whether it is known what it serves."""
         return bool(self.models)
 

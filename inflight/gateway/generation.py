@@ -227,7 +227,7 @@ class Generation:
             if self._parsed.echo:
                 for index, (writer, gate) in enumerate(zip(writers, self._gates, strict=True)):
                     text = self._echo(index)
-                    shown = [TextDelta(text)] if gate is None else await gate.take([TextDelta(text)])
+                    shown = [TextDelta(text)] if gate is None else await gate.feed_in_thread([TextDelta(text)])
                     head += writer.events(shown, ())
             if streams:
                 await request.write(head or KEEP_ALIVE)
@@ -278,7 +278,7 @@ class Generation:
             self._score_prompt(writer, delta.prompt_log_probs)
         done = parser is not None and parser.done
         if gate is not None:
-            events, logprobs = await gate.take(events, logprobs), ()
+            events, logprobs = await gate.feed_in_thread(events, logprobs), ()
             if gate.blocked or done or delta.finish_reason is not None:
                 last, logprobs = await gate.end()
                 events += last

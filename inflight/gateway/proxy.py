@@ -209,7 +209,7 @@ class Proxy:
         delta, reason = choice.get("delta") or {"content": choice.get("text")}, choice.get("finish_reason")
         events, scores = events_of(delta), logprobs_of(choice)
         if gate is not None:
-            events, scores = await gate.take(events, scores), []
+            events, scores = await gate.feed_in_thread(events, scores), []
             if reason or gate.blocked:
                 last, shown = await gate.end()
                 events, scores = [*events, *last], list(shown)

@@ -145,7 +145,7 @@ class ServerPool:
             for spec in (*route.specs, *(TargetSpec(model=each) for each in _rungs(route)))
             if not any(self._serving(task, spec.model, spec.server) for task in _ABILITIES)
             and (spec.server is not None or spec.model not in self.fleet.models)
-            and (not known or self.fleet.models or all(each.described for each in self._where(spec.server)))
+            and (not known or self.fleet.models or all(each.facts_known for each in self._servers_at(spec.server)))
         ]
 
     def _note_loads(self) -> None:
@@ -340,9 +340,9 @@ class ServerPool:
 
     def _serving(self, task: ServedTask, model: str | None, address: str | None = None) -> list[_Server | Encoder]:
         """Return what does a task with a model, ready or not; with an address, only there and also with any model."""
-        return [target for each in self._where(address) if (target := each.target(task, model)) is not None]
+        return [target for each in self._servers_at(address) if (target := each.target(task, model)) is not None]
 
-    def _where(self, address: str | None) -> list[_Server]:
+    def _servers_at(self, address: str | None) -> list[_Server]:
         """Return the servers to which a target may send requests."""
         if address is None:
             return [*self.servers, *self._backends]

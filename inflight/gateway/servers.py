@@ -206,7 +206,7 @@ class UpstreamServer:
         return int((self.deployment and self.deployment.served.get("stream_interval")) or 1)
 
     @property
-    def described(self) -> bool:
+    def facts_known(self) -> bool:
         """Whether it is known what it serves."""
         return self.deployment is not None or self._only_encoders
 

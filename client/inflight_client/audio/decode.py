@@ -54,8 +54,10 @@ _NAMES = (
 _BEGINNINGS = {"MP3": rb"ID3|\xff[\xe2\xe3\xea\xeb\xf2\xf3\xfa\xfb]", "OGG": rb"OggS\0\x02"}
 """Of a further stream in the same file."""
 _NEAR_BYTES = 2**16
+"""How far from the end of a stream the next one begins. More that can't be decoded is no tag, such as a picture."""
 _MAX_STREAMS = 1000
 _MISSING_SECONDS = 0.25
+"""By how much a file may be shorter than its header says; encoders differ by less."""
 _UNKNOWN_BYTES = 0x7FFF_0000
 """Programs that write into a pipe say so much, or more, as the length of a WAV file."""
 

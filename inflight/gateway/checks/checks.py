@@ -11,7 +11,7 @@ import orjson
 from inflight_client.sampling import Guide
 from prometheus_client import Counter
 
-from inflight.gateway.checks.gate import BLOCKED, ChoiceGate, Gate, aside
+from inflight.gateway.checks.gate import BLOCKED, ChoiceGate, Gate, run_in_thread
 from inflight.gateway.checks.judges import FindEncoder, Judges, found
 from inflight.gateway.checks.specs import CheckSpec, ClassifierCheck, Place, Stage, stage_of
 from inflight.gateway.checks.text_gate import TooMuchError
@@ -102,7 +102,7 @@ class Checks:
             return gate.pass_on(len(texts), text, True, in_json) if not gate.blocked else ""
 
         try:
-            await aside(count_characters(sent), _walk, sent, pass_on)
+            await run_in_thread(count_characters(sent), _walk, sent, pass_on)
         except TooMuchError:
             raise ApiError("the texts have too many numbers to check; send fewer at a time", BLOCKED) from None
         await gate.judge()
@@ -165,7 +165,8 @@ def _walk(value: Any, visit: Callable[[str, bool], str], name: str = "") -> Any:
 
 
 def _parts(value: list[Any], visit: Callable[[str, bool], str]) -> list[Any]:
-    """Do so with the parts of a message, whose texts the model sees as one; if changed, it is that of the first."""
+    """Return the parts of a message with their texts replaced. The model sees these as one text, so they are visited
+    as one; if it is changed, the first part has all of it."""
     texts = {
         place: each["text"]
         for place, each in enumerate(value)

@@ -29,8 +29,8 @@ _LONG_TEXTS = ThreadPoolExecutor(1, "long-checks")
 logger = logging.getLogger("inflight.gateway")
 
 
-async def aside(characters: int, work: Callable[..., T], *args: Any) -> T:
-    """Return what work on so many characters returns, which is done in a thread unless they are few."""
+async def run_in_thread(characters: int, work: Callable[..., T], *args: Any) -> T:
+    """Call `work`, in a thread unless its text has few characters, so that other requests need not wait for it."""
     if characters <= _PIECE_CHARACTERS:
         return work(*args)
     executor = _LONG_TEXTS if characters > _LONG_CHARACTERS else None
@@ -78,7 +78,7 @@ class Gate:
         if self._stage.flags is not None:
             for text in self.texts:
                 with suppress(TooMuchError):
-                    await aside(len(text), whole_text, text, self._stage.flags, self._found)
+                    await run_in_thread(len(text), whole_text, text, self._stage.flags, self._found)
         for check in self._stage.asked:
             if self.blocked or not (sent := self.texts):
                 return
@@ -125,9 +125,9 @@ class ChoiceGate(Gate):
             return "" if self.blocked else self._gates[_TEXT].feed(text)
         return "".join(event[-1] for event in self.feed((TextDelta(text),)) if isinstance(event, TextDelta))
 
-    async def take(self, events: Sequence[Event], logprobs: Sequence[TokenLogprob] = ()) -> list[Event]:
-        """Do what `feed` does, of events that may have much text."""
-        return await aside(sum(len(event[-1]) for event in events), self.feed, events, logprobs)
+    async def feed_in_thread(self, events: Sequence[Event], logprobs: Sequence[TokenLogprob] = ()) -> list[Event]:
+        """Do what `feed` does, for events that may have much text."""
+        return await run_in_thread(sum(len(event[-1]) for event in events), self.feed, events, logprobs)
 
     def feed(self, events: Sequence[Event], logprobs: Sequence[TokenLogprob] = ()) -> list[Event]:
         """Return the events that may be written now; log probabilities are kept until the end."""
@@ -178,7 +178,9 @@ class ChoiceGate(Gate):
         """Return log probabilities without the likeliest tokens, if one of these is what rules cut."""
         others, rules = "\0".join(token.text for each in logprobs for token in each.likeliest), self._stage.rules
         with suppress(TooMuchError):
-            if rules is None or await aside(len(others), whole_text, others, rules, lambda rule: None) == others:
+            if rules is None:
+                return logprobs
+            if await run_in_thread(len(others), whole_text, others, rules, lambda rule: None) == others:
                 return logprobs
         return [each._replace(likeliest=()) for each in logprobs]
 
@@ -199,7 +201,7 @@ async def checked_choice(choice: Mapping[str, Any], gate: ChoiceGate | None) -> 
         return choice
     message, scores = choice.get("message"), logprobs_of(choice)
     events = events_of(message if isinstance(message, Mapping) else {"content": choice.get("text")})
-    passed = await gate.take(events, scores)
+    passed = await gate.feed_in_thread(events, scores)
     last, shown = await gate.end()
     left = Choice(int(choice.get("index") or 0), f"call_{secrets.token_hex(8)}")
     left.events([*passed, *last], ())

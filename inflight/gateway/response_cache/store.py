@@ -18,7 +18,7 @@ from inflight.common.sqlite import locked, open_database, transaction
 
 T = TypeVar("T")
 Generation = tuple[int, ...]
-"""Of the entries between two clearings, and of one file."""
+"""Identifies the entries of one file that were stored between two clearings."""
 FILE = "responses.sqlite"
 """Its name in the gateway's state directory."""
 _BUSY_SECONDS, _CLEAR_BUSY_SECONDS = 0.25, 5.0
@@ -67,9 +67,9 @@ class ResponseStore:
 
     def close(self) -> None:
         self._thread.shutdown()
-        self._leave()
+        self._disconnect()
 
-    def _leave(self) -> None:
+    def _disconnect(self) -> None:
         if self._database is not None:
             with suppress(sqlite3.Error):
                 self._database.close()
@@ -90,7 +90,7 @@ class ResponseStore:
 
     def _open(self) -> sqlite3.Connection:
         if self._file != _file_at(self.path):
-            self._leave()
+            self._disconnect()
         if self._database is None:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._database, self._file = _opened(self.path, _BUSY_SECONDS), _file_at(self.path)

@@ -186,13 +186,19 @@ def test_other_targets_name_this_one(target: str, tiny_checkpoint: TinyCheckpoin
     assert not out.exists()
 
 
-@pytest.mark.parametrize(("family", "task"), [("qwen2", None), ("t5", "transcribe")])
+@pytest.mark.parametrize(
+    ("family", "options", "code"),
+    [
+        ("qwen2", {}, "unsupported_architecture"),
+        ("t5", {"task": "transcribe"}, "invalid_parameter"),
+        ("whisper", {"max_seq_len": 100}, "invalid_parameter"),
+    ],
+)
 def test_a_model_of_another_kind_is_refused(
-    family: str, task: Any, tiny_checkpoint: TinyCheckpoint, tmp_path: Path
+    family: str, options: dict[str, Any], code: str, tiny_checkpoint: TinyCheckpoint, tmp_path: Path
 ) -> None:
-    code = "invalid_parameter" if task else "unsupported_architecture"
     with raises(BuildError, code, naming=str(tiny_checkpoint(family))):
-        build_engine(str(tiny_checkpoint(family)), tmp_path / "engine", BuildOptions("ctranslate2", task=task))
+        build_engine(str(tiny_checkpoint(family)), tmp_path / "engine", BuildOptions("ctranslate2", **options))
 
 
 @pytest.mark.slow  # starts the converter and the test of the engine in processes of their own

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from build_engines.ctranslate2.memory import plan_seq2seq
+from build_engines.ctranslate2.memory import BATCH_CLIPS, BATCH_TOKENS, PROCESSES, plan_seq2seq
 from build_engines.errors import BuildError
 from tests.commands.plan.plan_reports import plan, report
 from tests.fixtures.errors import raises
 
 GIB = 1 << 30
+ROOT = Path(__file__).resolve().parents[3]
 WHISPER_LARGE_V3 = {
     "model_type": "whisper",
     "architectures": ["WhisperForConditionalGeneration"],
@@ -89,6 +91,18 @@ def test_a_speech_model_is_planned_from_its_file_for_two_processes(whisper_direc
         name: 2 * size * found["parameters"] for name, size in (("fp32", 4), ("int8", 1))
     }
     assert not plan_seq2seq(whisper_directory, memory=GIB // 2, device="here").recommended
+
+
+def test_the_plan_is_for_the_defaults_of_serving() -> None:
+    def default(model: str, name: str) -> int:
+        config = (ROOT / "model_repository" / model / "config.pbtxt").read_text(encoding="utf-8")
+        found = re.search(rf'key: "{name}" value: {{ string_value: "(\d+)" }}', config)
+        assert found is not None
+        return int(found[1])
+
+    assert default("whisper", "max_batch_texts") == BATCH_CLIPS
+    assert default("text2text", "max_batch_tokens") == BATCH_TOKENS
+    assert {default(model, "num_requests") for model in ("whisper", "text2text")} == {PROCESSES}
 
 
 def test_larger_batches_take_more(tmp_path: Path) -> None:
