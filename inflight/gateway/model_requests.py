@@ -151,7 +151,8 @@ class ModelRequests:
             await compute(request)
             return
         effective = self._effective(asked[0], parsed, request)
-        key = request_key(asked[0], effective, responses, caller.tenant, self._settings, self._pool.routes.sha256)
+        routes = self._pool.routes
+        key = partial(request_key, asked[0], effective, responses, caller.tenant, self._settings, routes)
         await self._cached.answer(request, caller, key, asked[0].target, until, compute)
 
     def _effective(self, candidate: Candidate, parsed: GenerationRequest, request: Request) -> GenerationRequest:

@@ -24,7 +24,7 @@ from tests.client.support.encoder_server import encoder_server
 from tests.client.support.scripted_encoder import expected_vector
 from tests.fixtures.errors import raises
 from tests.fixtures.gateway import openai_client, running_gateway
-from tests.fixtures.gateway_requests import MODEL, chat, gauge, get, post
+from tests.fixtures.gateway_requests import MODEL, chat, complete, gauge, get, post
 from tests.fixtures.ports import free_port
 from tests.fixtures.waiting import wait_until
 from tests.gateway.checks.scripted import MODEL as TEA
@@ -188,7 +188,7 @@ def guarded(hurried_server: Server, tmp_path_factory: pytest.TempPathFactory) ->
         {**judge, "on_error": "closed", "timeout": 60, "models": [MODEL, "tea"]},
         {**judge, "on_error": "closed", "timeout": 0.2, "models": ["hasty"], "name": "hasty"},
         {"kind": "pii", "at": "after"},
-        {"kind": "deny", "words": ["hemlock"], "at": "after"},
+        {"kind": "deny", "words": ["hemlock", "ck"], "at": "after"},
         {"kind": "deny", "name": "names", "words": ["Ada"], "at": "before", "action": "redact"},
     ]
     routes = {"hasty": {"targets": [{"model": MODEL}]}}
@@ -230,6 +230,15 @@ def test_answers_of_other_servers_pass_the_same_checks(
         answer = post(guarded, path, {"model": "tea", field: asked, "stream": stream})
         got = read(answer.body.decode())
         assert (got["text"], got["finish"]) == (left, finish), answer.body
+
+
+def test_likely_tokens_at_the_places_of_a_prompt_pass_the_checks_too(guarded: GatewayProcesses) -> None:
+    """Of the fake engine's tokens `ck` is likely where `ea` stands."""
+    answer = complete(guarded, text_of(bad=False), echo=True, logprobs=2, prompt_logprobs=2)
+    (choice,) = answer.json["choices"]
+    places = len(choice["prompt_logprobs"])
+    for told in (choice["prompt_logprobs"], choice["logprobs"]["top_logprobs"][:places]):
+        assert [len(each) for each in told[1:]] == [1] * (places - 1)
 
 
 @pytest.mark.parametrize("given", [str, lambda text: [text, text]])
