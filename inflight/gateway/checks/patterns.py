@@ -86,7 +86,9 @@ def _rewritten(token: re.Match[str], ending: str) -> str:
 
 def checked(pattern: str) -> str:
     """Return a pattern of RE2's syntax that can be searched for in a stream. Raises ValueError for another one."""
-    if (found := compiled(pattern).search(b" aa ")) is not None and not found.group():
+    search = compiled(pattern)
+    found = [search.match(b" aa ", at) for at in range(5)]
+    if any(each is not None and not each.group() for each in found):
         raise ValueError("it must match one character at least; bound it")
     return pattern
 

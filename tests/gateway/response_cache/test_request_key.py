@@ -193,8 +193,8 @@ def test_requests_for_the_same_answer_share_an_entry_in_any_order_of_their_field
     for _ in range(10):
         inner = {"messages": [shuffled(body["messages"][0])], "logit_bias": shuffled(BODY["logit_bias"])}
         assert key(shuffled(body | inner), served={"metrics_port": 1}) == kept is not None
-        parsed = parse_request(body | inner, True, RequestDefaults(None, Sampling()))
-        assert list(parsed.prompts[0][0]) == sorted(body["messages"][0])  # which a template may show
+        prompts: Any = parse_request(body | inner, True, RequestDefaults(None, Sampling())).prompts
+        assert list(prompts[0][0]) == sorted(body["messages"][0])  # which a template may show
 
 
 def test_tenants_engines_templates_adapters_and_settings_never_share_an_entry() -> None:
