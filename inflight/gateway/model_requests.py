@@ -107,6 +107,7 @@ class ModelRequests:
         """Answer a request that `parse` understands."""
         sent, (parsed, body, responses) = await request.json(lambda sent: (sent, parse(sent)), most_values)
         request.outcome.tier = parsed.service_tier
+        until = time.monotonic() + request.timeout(self._settings.request_timeout)
         self._begin(request, caller, parsed.model, parsed.no_effect)
         caller.check_priority(parsed.priority, "service_tier")
         if self._checks.stage("before", parsed.model) is not None:
@@ -115,7 +116,6 @@ class ModelRequests:
             if checked is not sent:
                 parsed, body, responses = parse(checked)
         self._note_prompt(request, body)
-        until = time.monotonic() + request.timeout(self._settings.request_timeout)
         traceparent = request.headers.get("traceparent", "")
         if request.span is not None:
             request.span.describe(parsed.model, parsed.max_tokens)

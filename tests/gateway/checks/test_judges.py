@@ -213,6 +213,15 @@ def test_a_served_classifier_judges_requests(guarded: GatewayProcesses, tmp_path
     wait_until(lambda: gauge(guarded, "inflight_gateway_checks_total") >= 3)
 
 
+def test_the_time_that_a_verdict_takes_is_part_of_the_deadline(guarded: GatewayProcesses, tmp_path: Path) -> None:
+    gates = (tmp_path / str(number) for number in range(100))
+    (gate := next(each for each in gates if expected_vector(f"hold {each}")[1] < 0.5)).touch()
+    threading.Timer(0.2, gate.unlink).start()
+    body = {"model": MODEL, "messages": [{"role": "user", "content": f"hold {gate}"}], "max_tokens": 1}
+    answer = post(guarded, "/v1/chat/completions", body, {"x-inflight-deadline-ms": "100"})
+    assert answer.error["code"] == "deadline_exceeded"
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     ("path", "field"),
