@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from inflight_client.call import TokenIds
@@ -47,9 +48,10 @@ def request_key(
     is_known = model == server.model or model in about.get("adapters_sha256", ())
     if not is_known or (sampling.temperature != 0 and sampling.seed is None):
         return None
-    clock = _clock(server.text.template) if parsed.chat and server.speaks_tokens else None
-    if parsed.chat and clock is None:
+    forms = _clock_forms(server.text.template) if parsed.chat and server.speaks_tokens else None
+    if parsed.chat and forms is None:
         return None
+    now = datetime.now()
     values: dict[str, Any] = {name: getattr(parsed, name) for name in _FIELDS}
     values["prompts"] = [
         each if isinstance(each, str | TokenIds) else [_in_order(message) for message in each]
@@ -57,7 +59,14 @@ def request_key(
     ]
     values["chat_template_kwargs"] = _in_order(parsed.chat_template_kwargs)
     own = (settings.default_max_tokens, settings.tool_call_parser, settings.reasoning_parser)
-    engine = (server.build, server.deployment.version, about, server.text.digest, clock, model)
+    engine = (
+        server.build,
+        server.deployment.version,
+        about,
+        server.text.digest,
+        [now.strftime(each) for each in forms or ()],
+        model,
+    )
     key = (__version__, tenant, engine, own, routes.sha256, values, responses)
     raw = json.dumps(key, sort_keys=True, default=_plain).encode()
     return raw if len(raw) <= _MAX_BYTES else None
@@ -66,12 +75,12 @@ def request_key(
 _FIELDS = [each.name for each in fields(GenerationRequest) if each.name not in _NOT_OF_THE_ANSWER]
 
 
-def _clock(template: str) -> list[str] | None:
-    """Return what a chat template may show of the time now; None: that can't be known."""
+@lru_cache(64)
+def _clock_forms(template: str) -> Sequence[str] | None:
+    """Return the forms in which a chat template may show the time; None: what it shows can't be known."""
     if _VARYING.search(_CLOCK.sub("", template)):
         return None
-    now = datetime.now()
-    return [now.strftime(each[2]) for each in _CLOCK.finditer(template) if each[2]]
+    return [each[2] for each in _CLOCK.finditer(template) if each[2]]
 
 
 def _in_order(values: Mapping[str, Any]) -> dict[str, str]:
