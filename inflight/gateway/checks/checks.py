@@ -137,7 +137,9 @@ class Checks:
         results = [
             {
                 "flagged": found(check, scores),
-                "categories": {label: score >= check.threshold for label, score in scores.items()},
+                "categories": {
+                    label: label in check.labels and score >= check.threshold for label, score in scores.items()
+                },
                 "category_scores": scores,
                 "category_applied_input_types": {label: ["text"] for label in scores},
             }

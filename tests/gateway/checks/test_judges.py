@@ -252,11 +252,14 @@ def test_likely_tokens_at_the_places_of_a_prompt_pass_the_checks_too(guarded: Ga
 
 @pytest.mark.parametrize("given", [str, lambda text: [text, text]])
 def test_moderations_are_those_of_the_classifier(guarded: GatewayProcesses, given: Callable[[str], Any]) -> None:
-    for bad in (False, True):
-        answer = post(guarded, "/v1/moderations", {"input": given(text_of(bad)), "model": "judge"}).json
+    only_good = next(
+        text for text in map(str, range(1000)) if expected_vector(text)[0] > 0.8 > expected_vector(text)[1]
+    )
+    for text, bad in ((only_good, False), (text_of(bad=True), True)):
+        answer = post(guarded, "/v1/moderations", {"input": given(text), "model": "judge"}).json
         for each in answer["results"]:
-            assert each["flagged"] == bad == each["categories"]["bad"]
-            assert each["category_scores"]["bad"] == pytest.approx(expected_vector(text_of(bad))[1])
+            assert each["flagged"] == bad == each["categories"]["bad"] == any(each["categories"].values())
+            assert each["category_scores"]["bad"] == pytest.approx(expected_vector(text)[1])
 
 
 @pytest.mark.parametrize(
