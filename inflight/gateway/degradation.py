@@ -52,7 +52,7 @@ class Degradation:
             return parsed, targets
         rungs = self._rungs(parsed, targets, route, route.ladder)
         # A response that has begun, with comments while its model was loaded, can't say what was done.
-        opted_out = choice == "never" or not caller.degrades or request.started
+        opted_out = request.started or not may_degrade(request, caller)
         within_share = self._admission(_model(targets[0]), targets[0].address).within_share
         if not rungs or opted_out or within_share(caller.tenant, parsed.choices):
             return parsed, targets
@@ -120,6 +120,11 @@ class Degradation:
             return (), "unavailable"
         fitting = [each for each in found if not _misfit(each, parsed)]
         return (fitting[:2], "") if fitting else ((), _misfit(found[0], parsed))
+
+
+def may_degrade(request: Request, caller: Caller) -> bool:
+    """Return whether a request has not opted out."""
+    return request.headers.get(CHOICE) != "never" and caller.degrades
 
 
 def _model(candidate: Candidate) -> str:

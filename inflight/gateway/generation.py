@@ -282,8 +282,9 @@ class Generation:
             if gate.blocked or done or delta.finish_reason is not None:
                 last, logprobs = await gate.end()
                 events += last
-                if gate.changed and isinstance(writer, Choice):
-                    writer.logprobs = writer.prompt_logprobs = None
+                for name in ("logprobs", "prompt_logprobs") if isinstance(writer, Choice) else ():
+                    scores = getattr(writer, name)
+                    setattr(writer, name, None if gate.changed else scores and await gate.shown(scores))
         written = writer.events(events, logprobs)
         blocked = gate is not None and bool(gate.blocked)
         if delta.finish_reason is not None:

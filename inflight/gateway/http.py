@@ -97,6 +97,8 @@ class Request:
         self.headers: dict[str, str] = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
+        directives = [value for name, value in scope["headers"] if name == b"cache-control"]  # it may come twice
+        self.headers["cache-control"] = b",".join(directives).decode("latin-1")
         self.query: dict[str, str] = dict(parse_qsl(scope.get("query_string", b"").decode("latin-1")))
         self.client = (scope.get("client") or ("", 0))[0]
         self.request_id = request_id

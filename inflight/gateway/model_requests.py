@@ -107,6 +107,7 @@ class ModelRequests:
         """Answer a request that `parse` understands."""
         sent, (parsed, body, responses) = await request.json(lambda sent: (sent, parse(sent)), most_values)
         request.outcome.tier = parsed.service_tier
+        until = time.monotonic() + request.timeout(self._settings.request_timeout)
         self._begin(request, caller, parsed.model, parsed.no_effect)
         caller.check_priority(parsed.priority, "service_tier")
         if self._checks.stage("before", parsed.model) is not None:
@@ -115,7 +116,6 @@ class ModelRequests:
             if checked is not sent:
                 parsed, body, responses = parse(checked)
         self._note_prompt(request, body)
-        until = time.monotonic() + request.timeout(self._settings.request_timeout)
         traceparent = request.headers.get("traceparent", "")
         if request.span is not None:
             request.span.describe(parsed.model, parsed.max_tokens)
@@ -151,7 +151,8 @@ class ModelRequests:
             await compute(request)
             return
         effective = self._effective(asked[0], parsed, request)
-        key = request_key(asked[0], effective, responses, caller.tenant, self._settings, self._pool.routes.sha256)
+        routes = self._pool.routes
+        key = partial(request_key, asked[0], effective, responses, caller.tenant, self._settings, routes)
         await self._cached.answer(request, caller, key, asked[0].target, until, compute)
 
     def _effective(self, candidate: Candidate, parsed: GenerationRequest, request: Request) -> GenerationRequest:

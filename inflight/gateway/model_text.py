@@ -86,7 +86,9 @@ class ModelText:
         detokenizer = Detokenizer(tokenizer, bool(served.get("skip_special_tokens", True)))
         special = bool(served.get("add_special_tokens", True))
         end_ids = _end_ids(path)
-        digest = hashlib.sha256((path / "tokenizer.json").read_bytes() + repr((encoder.template, end_ids)).encode())
+        digest = hashlib.sha256(repr((encoder.template, end_ids)).encode())
+        for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
+            digest.update((path / name).read_bytes() if _is_file(path / name) else b"")
         return cls(encoder, detokenizer, TokenTexts(tokenizer), special, end_ids, digest.hexdigest())
 
     @property

@@ -169,6 +169,7 @@ class Proxy:
 
     async def _frames(self, data: bytes | None, events: AsyncIterator[bytes], request: Request) -> AsyncIterator[bytes]:
         """Yield each event under our names; an event of the usage alone only if it was asked for."""
+        written = self._responses is not None or self._passed.gate() is not None
         while data is not None:
             try:
                 event = orjson.loads(data)
@@ -176,7 +177,7 @@ class Proxy:
                 self._take_usage(event, request)
                 for choice in choices:
                     self._note(choice, request)
-                if choices and (self._responses is not None or self._passed.gate() is not None):
+                if choices and written:
                     for choice in choices:
                         yield await self._frame(choice, request)
                 elif choices or self._passed.include_usage:

@@ -79,7 +79,9 @@ def _message(place: int, message: Any) -> dict[str, Any]:
     # If each message in a table has all columns, null means that the message lacks the value; so does an empty list
     # of calls.
     others = {
-        name: each for name, each in message.items() if each is not None and not (name == "tool_calls" and each == [])
+        name: each
+        for name, each in sorted(message.items())  # a template that shows whole messages shows them all alike
+        if each is not None and not (name == "tool_calls" and each == [])
     }
     return {**others, "role": "system" if role == "developer" else role, "content": content}
 

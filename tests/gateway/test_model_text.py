@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +22,17 @@ from tests.fixtures.errors import raises
 def text(tiny_engine: TinyEngine) -> ModelText:
     settings = GatewaySettings(("127.0.0.1:9",), tokenizer=str(tiny_engine("llama")))
     return ModelText.load(Deployment("tensorrt_llm", "inflight", {}, {}), settings)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"])
+def test_the_digest_is_another_one_if_what_decides_on_tokens_changes(
+    text: ModelText, tiny_engine: TinyEngine, tmp_path: Path, name: str
+) -> None:
+    copy = shutil.copytree(tiny_engine("llama"), tmp_path / "engine")
+    with (copy / name).open("a") as file:
+        file.write("\n" if (copy / name).stat().st_size else "{}")
+    settings = GatewaySettings(("127.0.0.1:9",), tokenizer=str(copy))
+    assert ModelText.load(Deployment("tensorrt_llm", "inflight", {}, {}), settings).digest != text.digest
 
 
 def test_a_far_too_long_prompt_is_refused_before_it_is_tokenized_whole(

@@ -249,6 +249,7 @@ def _configure_generator(
     shown = engine if show_directories else None
     name = engines.model_names["generate"]
     about = json.loads(served_model_info(name, manifest, configs, shown)) | _model_defaults(engine, manifest, options)
+    about["settings_sha256"] = _settings_digest(configs)
     if options.adapters:
         about["adapters"] = adapter_names(options.adapters, name)
         about["adapters_sha256"] = adapter_digests(options.adapters, name)
@@ -259,6 +260,15 @@ def _configure_generator(
     info = json.dumps(about)
     texts = {name: configs[name] for name in TEXT_MODELS if name in configs}
     _add_identity(configs, manifest, texts, info, _REPRODUCIBLE if options.reproducible else "")
+
+
+def _settings_digest(configs: model_configs.Configs) -> str:
+    """Return the SHA-256 of the engine's parameters but paths: some of them, such as windows, decide on its answers."""
+    parameters = sorted((name, each.string_value) for name, each in configs[ENGINE_MODEL].parameters.items())
+    kept = [
+        (name, value) for name, value in parameters if not name.endswith(("_path", "_dir", "_directory", "_adapters"))
+    ]
+    return hashlib.sha256(json.dumps(kept).encode()).hexdigest()
 
 
 def _model_defaults(engine: Path, manifest: Manifest, options: DeploymentOptions) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from inflight.openai_api.request import count_characters
 
 _FIELDS = (
     *("messages", "prompt", "input", "instructions", "tools", "chat_template_kwargs", "reasoning_effort"),
-    *("response_format", "text", "metadata"),
+    *("reasoning", "response_format", "text", "metadata"),
 )
 """The fields of a body whose texts reach the model, or come back."""
 _LEAST_NUMBER = 10**6
@@ -34,7 +34,7 @@ _NAMES = frozenset(
         *("format", "schema", "json_schema", "strict", "regex", "pattern", "ebnf", "parameters", "properties", "items"),
         *("required", "title", "description", "default", "enum", "const", "anyOf", "oneOf", "allOf", "$ref", "$defs"),
         *("additionalProperties", "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "thinking"),
-        *("summary", "annotations", "logprobs"),
+        *("summary", "annotations", "logprobs", "effort", "generate_summary"),
     )
 )
 """Names of the protocol and of JSON Schema; all others are texts of an application."""
@@ -137,7 +137,9 @@ class Checks:
         results = [
             {
                 "flagged": found(check, scores),
-                "categories": {label: score >= check.threshold for label, score in scores.items()},
+                "categories": {
+                    label: label in check.labels and score >= check.threshold for label, score in scores.items()
+                },
                 "category_scores": scores,
                 "category_applied_input_types": {label: ["text"] for label in scores},
             }

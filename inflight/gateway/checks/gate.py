@@ -158,7 +158,7 @@ class ChoiceGate(Gate):
             ]
             if self.blocked:
                 passed, self.changed = [], True
-        return passed, () if self.changed else await self._shown(self._logprobs)
+        return passed, () if self.changed else await self.shown(self._logprobs)
 
     def _flushed(self) -> list[Event]:
         if self._open is None or self._open[0] is ToolCallStart or self.blocked:
@@ -174,9 +174,9 @@ class ChoiceGate(Gate):
             self.blocked, self.changed, text = error.check, True, ""
         return [_event(key, text)] if text else []
 
-    async def _shown(self, logprobs: Sequence[TokenLogprob]) -> Sequence[TokenLogprob]:
+    async def shown(self, logprobs: list[TokenLogprob]) -> list[TokenLogprob]:
         """Return log probabilities without the likeliest tokens, if one of these is what rules cut."""
-        others, rules = "\0".join(token.text for each in logprobs for token in each.likeliest), self._stage.rules
+        others, rules = "\ue000".join(token.text for each in logprobs for token in each.likeliest), self._stage.rules
         with suppress(TooMuchError):
             if rules is None:
                 return logprobs

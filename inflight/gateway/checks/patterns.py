@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
+from itertools import permutations
 from typing import Any
 
 import re2
@@ -21,7 +22,9 @@ _TOKEN = re.compile(
 )
 """Of RE2's syntax. `one` matches one character, or a place between two."""
 _IN_WORDS = frozenset(("Lu", "Ll", "Lt", "Lm", "Mn", "Mc", "Nd", "Nl", "No"))
-_IGNORED = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\ufe00-\ufe0f\U000e0000-\U000e0fff]")
+_IGNORED = re.compile(
+    "[\0\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\ufe00-\ufe0f\ufff0-\ufff8\U000e0000-\U000e0fff]"
+)
 """Characters that are not seen, besides those of Unicode's category Cf, such as zero-width spaces."""
 SPACES = bytes((*range(1, 33), 127))
 """Of normal texts: ASCII's white space and control characters, but the one that stands for quotes."""
@@ -41,7 +44,7 @@ def _normal(char: str) -> str:
 
 def normal(text: str) -> str:
     """Return a text as it is compared: NFKD, each character alone, so that cutting it into pieces changes nothing."""
-    return text if text.isascii() else "".join(map(_normal, text))
+    return text if text.isascii() and "\0" not in text else "".join(map(_normal, text))
 
 
 def either(patterns: Iterable[str]) -> str:
@@ -58,7 +61,7 @@ def compiled(pattern: str, begun: bool = False) -> Any:
     options.max_mem, options.log_errors = _MEMORY, False
     rewrite = partial(_rewritten, ending=r"|\z" if begun else "")
     try:
-        return re2.compile(_TOKEN.sub(rewrite, pattern).encode(), options)
+        return re2.compile(_TOKEN.sub(rewrite, unicodedata.normalize("NFC", pattern)).encode(), options)
     except re2.error as error:
         why = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else error
         raise ValueError(f"RE2 refuses it ({why}); correct or shorten it") from None
@@ -76,12 +79,16 @@ def _rewritten(token: re.Match[str], ending: str) -> str:
             raise ValueError(f"{found} has a character that is compared as several; write (?:a|b) instead of [ab]")
         return f"(?:{found}{ending})"
     chars = normal(chr(int(token["hex"].strip("{}"), 16)) if token["hex"] else found)
-    return f"(?:{''.join(f'(?:{re2.escape(each)}{ending})' for each in chars)})"
+    marks = chars[1:] if all(map(unicodedata.combining, chars[1:])) else ""  # a text may have them in any order
+    orders = [chars[: len(chars) - len(marks)] + "".join(each) for each in permutations(marks)]
+    return f"(?:{either(''.join(f'(?:{re2.escape(each)}{ending})' for each in order) for order in orders)})"
 
 
 def checked(pattern: str) -> str:
     """Return a pattern of RE2's syntax that can be searched for in a stream. Raises ValueError for another one."""
-    if (found := compiled(pattern).search(b" aa ")) is not None and not found.group():
+    search = compiled(pattern)
+    found = [search.match(b" aa ", at) for at in range(5)]
+    if any(each is not None and not each.group() for each in found):
         raise ValueError("it must match one character at least; bound it")
     return pattern
 
@@ -106,7 +113,8 @@ def word_end(text: bytes, start: int, end: int) -> int:
 def word_pattern(words: str) -> str:
     """Return the pattern of words in any case, with any space between them; `word_end` finds whether they are whole."""
     start = r"\b" if re.match(r"\w", normal(words), re.ASCII) else ""
-    return "(?i:" + start + f"{_SPACE}{{1,{MAX_SPACES}}}".join(map(re2.escape, words.split())) + ")"
+    pattern = f"{_SPACE}{{1,{MAX_SPACES}}}".join(map(re2.escape, words.split()))
+    return f"(?i:{start}{re.sub('[ßẞ]', '(?:ß|ss)', pattern)})"
 
 
 _DASH = r"[ .\-\x{2010}-\x{2015}]"

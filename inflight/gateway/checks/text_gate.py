@@ -126,7 +126,7 @@ class TextGate:
 
     def _units(self, text: str, final: bool) -> tuple[bytes, list[str]]:
         """Return the normal form with that of a piece, and what came for each byte of the latter."""
-        if text.isascii() and not self._in_json and not self._unseen:
+        if text.isascii() and not (self._in_json or self._unseen or "\0" in text):
             known = self._normal + text.encode()
             if _has_excess(known, len(self._normal) - MAX_SPACES) is None:
                 return known, list(text)
@@ -134,7 +134,7 @@ class TextGate:
         spaces = len(form) - len(form.rstrip(SPACES))
         for came, char in self._escaped(text, final) if self._in_json else zip(text, text, strict=True):
             self._unseen += came
-            if added := normal(char).encode():
+            if added := (char if self._in_json and char == _QUOTE else normal(char)).encode():
                 spaces = spaces + 1 if added in SPACES else 0
                 if spaces <= MAX_SPACES:
                     form += added
@@ -148,13 +148,13 @@ class TextGate:
         if not final and (found := _UNFINISHED.search(text)):
             text, self._unfinished = text[: found.start()], text[found.start() :]
         for came in _UNIT.findall(text):
-            char = _QUOTE if came == '"' else came
+            char = came
             if len(came) > 1:
                 try:
                     char = json.loads(f'"{came}"')
                 except ValueError:  # no valid escape
                     char = came[1:]
-            yield came, char
+            yield came, _QUOTE if came == '"' else char.replace("\0", "")
 
 
 def whole_text(text: str, rules: Rules, note: Callable[[Rule], None], in_json: bool = False) -> str:

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
+from inflight.gateway.degradation import may_degrade
 from inflight.gateway.http import DisconnectedError, Request, Response, cancel_on_disconnect
 from inflight.gateway.key_ring import Caller
 from inflight.gateway.quotas import KeyQuotas
@@ -34,25 +35,31 @@ class CachedAnswers:
     def __init__(self, settings: GatewaySettings, quotas: KeyQuotas) -> None:
         self._store = ResponseStore(settings.state_path / FILE, settings.cache_max_bytes, settings.cache_max_age)
         self._quotas = quotas
-        self._computing: dict[tuple[bytes, Generation | None], _Computing] = {}
+        self._computing: dict[tuple[bytes, Generation | None, bool], _Computing] = {}
         self.close = self._store.close
 
     async def answer(
-        self, request: Request, caller: Caller, key: bytes | None, target: Target, until: float, compute: Compute
+        self,
+        request: Request,
+        caller: Caller,
+        find_key: Callable[[], bytes | None],
+        target: Target,
+        until: float,
+        compute: Compute,
     ) -> None:
-        """Answer a request with this key; None: its answer is no function of it.
+        """Answer a request whose key `find_key` returns; None: its answer is no function of it.
 
         `compute` answers the request that it is given. `until` is a moment of the monotonic clock. Raises what
         `compute` raises, ApiError and DisconnectedError.
         """
         max_age = _max_age(request.headers.get("cache-control", ""), self._store.max_age)
-        if key is None or max_age is None:
+        if (key := find_key()) is None or max_age is None:
             _note(request, "off")
             await compute(request)
             return
         build = target.build
         entry, generation = await self._store.find(key, max_age)
-        place = (key, generation)
+        place = (key, generation, may_degrade(request, caller))
         other = self._computing.get(place) if max_age else None
         if entry is not None:
             with self._uncomputed(request, caller, target):
@@ -71,7 +78,7 @@ class CachedAnswers:
         try:
             await own.run()
         finally:
-            if (whole := own.entry(build)) is not None and generation is not None:
+            if generation is not None and (whole := own.entry(build)) is not None and find_key() == key:
                 await self._store.keep(key, whole, generation)
             if self._computing.get(place) is own:
                 del self._computing[place]
@@ -179,7 +186,8 @@ class _Computing:
         reasons = tuple(reason for _, reason in sorted(outcome.finish_reasons.items()))
         is_whole = self._ended and self._inner.status == 200 and not outcome.error and _WHOLE.issuperset(reasons)
         is_as_asked = not self._remarks and not outcome.failed and outcome.engine == build
-        if not (reasons and is_whole and is_as_asked) or len(self._body) > MAX_WIRE_BYTES:
+        is_checked = not any(each.endswith("=failed") for each in outcome.checks)
+        if not (reasons and is_whole and is_as_asked and is_checked) or len(self._body) > MAX_WIRE_BYTES:
             return None
         return Entry(bytes(self._body).replace(KEEP_ALIVE, b""), reasons)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import secrets
 import sqlite3
 import time
 import zlib
@@ -17,8 +18,8 @@ from typing import NamedTuple, TypeVar
 from inflight.common.sqlite import locked, open_database, transaction
 
 T = TypeVar("T")
-Generation = tuple[int, ...]
-"""Identifies the entries of one file that were stored between two clearings."""
+Generation = int
+"""Identifies the entries of one file that were stored between two clearings. No other file begins with the same."""
 FILE = "responses.sqlite"
 """Its name in the gateway's state directory."""
 _BUSY_SECONDS, _CLEAR_BUSY_SECONDS = 0.25, 5.0
@@ -96,15 +97,12 @@ class ResponseStore:
             self._database, self._file = _opened(self.path, _BUSY_SECONDS), _file_at(self.path)
         return self._database
 
-    def _generation(self, database: sqlite3.Connection) -> Generation:
-        return (*database.execute("PRAGMA user_version").fetchone(), *(self._file or ()))
-
     def _find(self, request: bytes, max_age: float) -> tuple[Entry | None, Generation | None]:
         database, now = self._open(), time.time()
-        generation = self._generation(database)
+        generation = _generation(database)
         row = database.execute(
             "SELECT content FROM entries WHERE digest = ? AND generation = ? AND stored > ? AND stored <= ?",
-            (_digest(request), generation[0], now - max_age, now),
+            (_digest(request), generation, now - max_age, now),
         ).fetchone()
         if row is None:
             return None, generation
@@ -115,10 +113,10 @@ class ResponseStore:
         database, now = self._open(), time.time()
         content = zlib.compress(b"\0".join((request, " ".join(entry.finish_reasons).encode(), entry.wire)), 1)
         with transaction(database):
-            if self._generation(database) != generation:
+            if _generation(database) != generation:
                 return
             database.execute("DELETE FROM entries WHERE stored <= ? OR stored > ?", (now - self.max_age, now))
-            row = (_digest(request), generation[0], now, content)
+            row = (_digest(request), generation, now, content)
             database.execute("INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?)", row)
             for _ in range(_MOST_REMOVED):
                 if database.execute(_USED).fetchone()[0] <= self._max_bytes:
@@ -136,7 +134,7 @@ def clear(path: Path) -> int:
         with closing(_opened(path, _CLEAR_BUSY_SECONDS)) as database:
             (removed,) = database.execute("SELECT count(*) FROM entries").fetchone()
             with transaction(database):
-                new = database.execute("PRAGMA user_version").fetchone()[0] + 1
+                new = _generation(database) + 1
                 database.execute(f"PRAGMA user_version = {new}")
             database.execute("DELETE FROM entries WHERE generation != ?", (new,))
             with suppress(sqlite3.OperationalError):  # in use: the room is used again by later entries
@@ -161,7 +159,13 @@ def _file_at(path: Path) -> tuple[int, int] | None:
 def _opened(path: Path, timeout: float) -> sqlite3.Connection:
     database = open_database(path, _SCHEMA, timeout=timeout)
     database.execute("PRAGMA synchronous=NORMAL")  # a power failure may take the last entries, and nothing else
+    if not _generation(database):
+        database.execute(f"PRAGMA user_version = {1 + secrets.randbelow(2**30)}")
     return database
+
+
+def _generation(database: sqlite3.Connection) -> Generation:
+    return int(database.execute("PRAGMA user_version").fetchone()[0])
 
 
 def _digest(request: bytes) -> bytes:

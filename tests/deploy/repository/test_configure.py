@@ -165,6 +165,17 @@ def test_clients_are_told_what_is_served_and_only_by_its_own_server_where_it_lie
             assert (served["model"], served["max_sequences"]) == (made.name, 64)
 
 
+def test_clients_are_told_whether_the_engine_has_other_parameters(tmp_path: Path) -> None:
+    def told(name: str, **further: str) -> str:
+        options = DeploymentOptions(parameters={"tensorrt_llm": further})
+        return str(
+            json.loads(parameters(deployed(tmp_path / name, options)["ensemble"])["inflight_served"])["settings_sha256"]
+        )
+
+    first, same, other = told("first"), told("same"), told("other", max_num_tokens="64")
+    assert first == same != other
+
+
 def test_a_build_has_another_name_once_what_answers_is_another() -> None:
     first = manifest()
     moved = first.model_copy(

@@ -24,7 +24,7 @@ from tests.client.support.encoder_server import encoder_server
 from tests.client.support.scripted_encoder import expected_vector
 from tests.fixtures.errors import raises
 from tests.fixtures.gateway import openai_client, running_gateway
-from tests.fixtures.gateway_requests import MODEL, chat, gauge, get, post
+from tests.fixtures.gateway_requests import MODEL, chat, complete, gauge, get, post
 from tests.fixtures.ports import free_port
 from tests.fixtures.waiting import wait_until
 from tests.gateway.checks.scripted import MODEL as TEA
@@ -188,7 +188,7 @@ def guarded(hurried_server: Server, tmp_path_factory: pytest.TempPathFactory) ->
         {**judge, "on_error": "closed", "timeout": 60, "models": [MODEL, "tea"]},
         {**judge, "on_error": "closed", "timeout": 0.2, "models": ["hasty"], "name": "hasty"},
         {"kind": "pii", "at": "after"},
-        {"kind": "deny", "words": ["hemlock"], "at": "after"},
+        {"kind": "deny", "words": ["hemlock", "ck"], "at": "after"},
         {"kind": "deny", "name": "names", "words": ["Ada"], "at": "before", "action": "redact"},
     ]
     routes = {"hasty": {"targets": [{"model": MODEL}]}}
@@ -213,6 +213,15 @@ def test_a_served_classifier_judges_requests(guarded: GatewayProcesses, tmp_path
     wait_until(lambda: gauge(guarded, "inflight_gateway_checks_total") >= 3)
 
 
+def test_the_time_that_a_verdict_takes_is_part_of_the_deadline(guarded: GatewayProcesses, tmp_path: Path) -> None:
+    gates = (tmp_path / str(number) for number in range(100))
+    (gate := next(each for each in gates if expected_vector(f"hold {each}")[1] < 0.5)).touch()
+    threading.Timer(0.2, gate.unlink).start()
+    body = {"model": MODEL, "messages": [{"role": "user", "content": f"hold {gate}"}], "max_tokens": 1}
+    answer = post(guarded, "/v1/chat/completions", body, {"x-inflight-deadline-ms": "100"})
+    assert answer.error["code"] == "deadline_exceeded"
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     ("path", "field"),
@@ -232,13 +241,25 @@ def test_answers_of_other_servers_pass_the_same_checks(
         assert (got["text"], got["finish"]) == (left, finish), answer.body
 
 
+def test_likely_tokens_at_the_places_of_a_prompt_pass_the_checks_too(guarded: GatewayProcesses) -> None:
+    """Of the fake engine's tokens `ck` is likely where `ea` stands."""
+    answer = complete(guarded, text_of(bad=False), echo=True, logprobs=2, prompt_logprobs=2)
+    (choice,) = answer.json["choices"]
+    places = len(choice["prompt_logprobs"])
+    for told in (choice["prompt_logprobs"], choice["logprobs"]["top_logprobs"][:places]):
+        assert [len(each) for each in told[1:]] == [1] * (places - 1)
+
+
 @pytest.mark.parametrize("given", [str, lambda text: [text, text]])
 def test_moderations_are_those_of_the_classifier(guarded: GatewayProcesses, given: Callable[[str], Any]) -> None:
-    for bad in (False, True):
-        answer = post(guarded, "/v1/moderations", {"input": given(text_of(bad)), "model": "judge"}).json
+    only_good = next(
+        text for text in map(str, range(1000)) if expected_vector(text)[0] > 0.8 > expected_vector(text)[1]
+    )
+    for text, bad in ((only_good, False), (text_of(bad=True), True)):
+        answer = post(guarded, "/v1/moderations", {"input": given(text), "model": "judge"}).json
         for each in answer["results"]:
-            assert each["flagged"] == bad == each["categories"]["bad"]
-            assert each["category_scores"]["bad"] == pytest.approx(expected_vector(text_of(bad))[1])
+            assert each["flagged"] == bad == each["categories"]["bad"] == any(each["categories"].values())
+            assert each["category_scores"]["bad"] == pytest.approx(expected_vector(text)[1])
 
 
 @pytest.mark.parametrize(

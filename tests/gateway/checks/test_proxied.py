@@ -28,7 +28,7 @@ class Server:
 
     def __init__(self, chat: bool, pieces: Sequence[str], top: Sequence[str]) -> None:
         self._chat, self._pieces, self._top = chat, pieces, top
-        self.client = self
+        self.client, self.given = self, 0
 
     def adapted(self, route: str, body: dict[str, Any]) -> dict[str, Any]:
         return body
@@ -52,6 +52,7 @@ class Server:
     async def stream(self, route: str, body: Any, **options: Any) -> AsyncIterator[AsyncIterator[bytes]]:
         async def events() -> AsyncIterator[bytes]:
             for each in self._pieces:
+                self.given += 1
                 yield json.dumps({"choices": [self._choice([each], "delta", None)]}).encode()
             yield json.dumps({"choices": [self._choice([], "delta", "stop")]}).encode()
             yield json.dumps({"choices": [], "usage": USAGE}).encode()
@@ -63,9 +64,9 @@ class Server:
 
 
 def answer(
-    pieces: Sequence[str], *checks: dict[str, Any], top: Sequence[str] = (), **passed: Any
+    pieces: Sequence[str], *checks: dict[str, Any], top: Sequence[str] = (), lasting: int = 99, **passed: Any
 ) -> tuple[str, Request]:
-    """Return what a client gets of an answer."""
+    """Return what a client gets of an answer. The list of checks is there until so many pieces have come."""
     sent = bytearray()
 
     async def send(message: MutableMapping[str, Any]) -> None:
@@ -76,15 +77,16 @@ def answer(
 
     async def run() -> Request:
         request = Request({"method": "POST", "path": "/", "headers": []}, receive, send, "id", 2**24, BodyMemory(2**26))
-        specs = TypeAdapter(tuple[CheckSpec, ...]).validate_python(checks or (DENY,))
-        gates = Checks(lambda: specs, GatewayMetrics(lambda: True).checks, lambda model: pytest.fail("no classifier"))
         values = {"route": "/v1/chat/completions", **passed}
+        specs = TypeAdapter(tuple[CheckSpec, ...]).validate_python(checks or (DENY,))
+        server: Any = Server("chat" in values["route"], pieces, top)
+        current = lambda: specs if server.given <= lasting else ()  # noqa: E731
+        gates = Checks(current, GatewayMetrics(lambda: True).checks, lambda model: pytest.fail("no classifier"))
         given = Passed(
             *(values.pop("route"), {}, "tea", "tea", "id", time.monotonic() + 60, 3),
             gate=lambda: gates.gate("tea", request.outcome, None),
             **values,
         )
-        server: Any = Server("chat" in given.route, pieces, top)
         await Proxy(given, server).respond(request)
         return request
 
@@ -112,6 +114,11 @@ def test_a_blocked_stream_has_its_usage() -> None:
         found, _ = answer(["A ", "hemlock ", "cup"], stream=stream, responses={})
         last = json.loads(found.splitlines()[-2].removeprefix("data: ")) if stream else {"response": json.loads(found)}
         assert (last["response"]["status"], last["response"]["usage"]["output_tokens"]) == ("incomplete", 2)
+
+
+def test_a_list_that_changes_applies_to_later_answers() -> None:
+    found, _ = answer(["A hem", "lock", " cup"], {**DENY, "action": "redact"}, stream=True, lasting=1)
+    assert read(found)["text"] == "A [deny] cup"
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -125,6 +125,8 @@ def test_log_probabilities_of_an_answer_that_nothing_has_changed_are_all_there(t
         {"messages": [{"role": "hemlock", "content": "tea?"}]},
         {"messages": [{"role": "user", "content": [{"type": "text", "text": each} for each in ("death", "cap")]}]},
         {"input": [{"role": "user", "content": [{"type": "input_text", "text": each} for each in ("death", "cap")]}]},
+        {"messages": [*MESSAGES, {"role": "assistant", "content": "hem\0lock"}]},  # the model gets it without NUL
+        {"input": "tea?", "reasoning": {"effort": "hemlock"}},
         {"input": "tea?", "metadata": {"type": "hemlock"}},
         {"input": "tea?", "metadata": {"hemlock": "tea"}},
         *(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pytest
 from hypothesis import given
@@ -93,14 +93,30 @@ def test_a_match_is_replaced_in_the_text_as_it_came(text: str, left: str) -> Non
     assert passed([text]) == left
 
 
+@pytest.mark.parametrize(
+    ("word", "texts"),
+    [
+        ("hemlock", ("hem\0lock", "hem\u2065lock", "hem\ufff8lock", "HEMLOC\u212a")),
+        ("Vi\u1ec7t", ("Vi\u00ea\u0323t", "Vi\u1eb9\u0302t", "Vie\u0302\u0323t", "VI\u1ec6T")),
+        ("Vie\u0302\u0323t", ("Vi\u1ec7t", "Vie\u0323\u0302t")),
+        ("Teestra\u00dfe", ("TEESTRASSE", "teestra\u00dfe", "TEESTRA\u1e9eE")),
+    ],
+)
+def test_a_word_is_found_however_it_is_written(word: str, texts: Sequence[str]) -> None:
+    rules = rules_of({"kind": "deny", "words": [word], "action": "redact"})
+    for in_json in (False, True):
+        assert {passed(text, rules, in_json) for text in texts} == {"[deny]" if not in_json else '"[deny]"'}
+
+
 def test_the_longest_match_that_is_whole_is_replaced() -> None:
     rules = rules_of({"kind": "deny", "words": ["tea", "tea time"], "action": "redact"})
     assert passed(["tea timer, tea time, teas"], rules) == "[deny] timer, [deny], teas"
 
 
 def test_what_is_redacted_in_json_leaves_json() -> None:
-    text = '{"card": 4111111111111111, "said": "\\u0066orbid\\u0064en \\"tea\\"", "n": [4111111111111111]}'
-    assert json.loads(passed(text, in_json=True)) == {"card": "[card]", "said": '[words] "tea"', "n": ["[card]"]}
+    text = '{"card": 4111111111111111, "a": "\\u0000", "b": "\\u0066orbid\\u0064en \\"tea\\"", "n": [4111111111111111]}'
+    left = {"card": "[card]", "a": "\0", "b": '[words] "tea"', "n": ["[card]"]}
+    assert json.loads(passed(text, in_json=True)) == left
 
 
 @pytest.mark.parametrize(
@@ -141,6 +157,9 @@ def test_text_before_something_else_comes_out_at_once_and_a_match_that_goes_on_i
         r"(a)\1",
         "^a",
         "a|",
+        ".?",
+        r"\W{0,3}",
+        r"\b|a",
         "",
         "(",
         "a)|(b",

@@ -33,7 +33,8 @@ class Client:
 
     def __init__(self, **headers: str) -> None:
         self.left, self.sent = asyncio.Event(), bytearray()
-        scope = {"method": "POST", "path": "/", "headers": [(k.encode(), v.encode()) for k, v in headers.items()]}
+        lines = [(name.encode(), line.encode()) for name, value in headers.items() for line in value.split("\n")]
+        scope = {"method": "POST", "path": "/", "headers": lines}
         self.request = Request(scope, self._receive, self._send, "id", 1, BodyMemory(1))
 
     @property
@@ -68,7 +69,8 @@ class Engine:
     ) -> str:
         """Ask, and return what the cache did."""
         request = (client or Client()).request
-        await self.cache.answer(request, caller, key, TARGET, time.monotonic() + seconds, self._compute)
+        self.key = key
+        await self.cache.answer(request, caller, lambda: self.key, TARGET, time.monotonic() + seconds, self._compute)
         return request.response_headers[HEADER]
 
     async def open(self, count: int) -> tuple[list[Client], list[asyncio.Task[str]]]:
@@ -181,6 +183,7 @@ def test_a_request_waits_for_the_answer_of_another_one_until_its_own_deadline(tm
         {"finish_reasons": {0: "stop", 1: "content_filter"}},
         {"pieces": 10_000},
         {"headers": {"x-inflight-degraded": "max_tokens=8"}},
+        {"checks": ["hook=failed"]},
     ],
     ids=str,
 )
@@ -195,10 +198,37 @@ def test_an_answer_that_is_not_what_was_asked_for_is_not_stored(tmp_path: Path, 
     asyncio.run(run())
 
 
+def test_an_answer_is_not_stored_if_what_it_depends_on_changes_meanwhile(tmp_path: Path) -> None:
+    async def run() -> None:
+        engine = Engine(tmp_path, steps=1)
+        _, tasks = await engine.open(1)
+        engine.key = b"of another day"
+        engine.go()
+        assert await asyncio.gather(*tasks) == ["miss"]
+        assert [await engine.ask() for _ in range(2)] == ["miss", "hit"]
+
+    asyncio.run(run())
+
+
+def test_who_takes_no_less_than_asked_for_does_not_get_what_others_get(tmp_path: Path) -> None:
+    async def run() -> None:
+        engine = Engine(tmp_path, steps=1)
+        _, tasks = await engine.open(1)
+        engine.go()
+        callers = [Caller(key=ApiKey.new("app", degrade=degrade)) for degrade in (True, False)]
+        never = Client(**{"x-inflight-degrade": "never"})
+        asked = [engine.ask(caller=callers[0]), engine.ask(caller=callers[1]), engine.ask(never)]
+        assert await asyncio.gather(*tasks, *asked) == ["miss", "hit", "miss", "hit"]
+        assert engine.begun == 2
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize(
     ("header", "expected"),
     [
         ("no-store", "off"),
+        ("no-store\nmax-age=60", "off"),
         ("Public, NO-CACHE", "miss"),
         ("max-age=0", "miss"),
         ("max-age=soon", "miss"),

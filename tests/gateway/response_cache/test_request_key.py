@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from inflight_client.sampling import Sampling
 
 from inflight.gateway.adapters import AdapterFile
 from inflight.gateway.model_text import ModelText
+from inflight.gateway.response_cache import request_key as request_key_module
 from inflight.gateway.response_cache.request_key import request_key
 from inflight.gateway.server_pool import Candidate
 from inflight.gateway.servers import UpstreamServer
@@ -34,7 +37,9 @@ def key(
     *,
     model: str = "tea",
     ready: bool = True,
+    speaks_tokens: bool = True,
     digest: str = "1",
+    template: str = "",
     policy: tuple[str, str] = ("shop", "1"),
     settings: Mapping[str, Any] | None = None,
     **deployed: Any,
@@ -46,11 +51,14 @@ def key(
         body, responses = translated.chat, translated.repeated
     served = {"model": "tea", "sampling": {"temperature": 0}, **deployed.pop("served", {})}
     SERVER.deployment = Deployment(**{"model": "m", "kind": "inflight", "build": "b1", "served": served, **deployed})
-    SERVER.ready, SERVER.text = ready, replace(ModelText.unknown(), digest=digest)
+    encoder: Any = SimpleNamespace(template=template)
+    SERVER.ready, SERVER.text = ready, replace(ModelText.unknown(), encoder=encoder, digest=digest)
+    SERVER.speaks_tokens = speaks_tokens
     parsed = parse_request(body, api != "completions", RequestDefaults(None, Sampling()))
     parsed = replace(parsed, sampling=with_model_defaults(parsed.sampling, served))
     options = GatewaySettings((), **(settings or {}))
-    return request_key(Candidate(SERVER, model), parsed, responses, policy[0], options, policy[1])
+    routes: Any = SimpleNamespace(sha256=policy[1])
+    return request_key(Candidate(SERVER, model), parsed, responses, policy[0], options, routes)
 
 
 def word(random: Random) -> str:
@@ -180,9 +188,13 @@ def test_requests_for_the_same_answer_share_an_entry_in_any_order_of_their_field
         return dict(random.sample(list(values.items()), len(values)))
 
     random, body = Random(1), {**BODY, **change}
+    body["messages"] = [{**BODY["messages"][0], "tool_call_id": "1"}]
+    kept = key(body)
     for _ in range(10):
-        inner = {"messages": [shuffled(BODY["messages"][0])], "logit_bias": shuffled(BODY["logit_bias"])}
-        assert key(shuffled(body | inner), served={"metrics_port": 1}) == key(BODY) is not None
+        inner = {"messages": [shuffled(body["messages"][0])], "logit_bias": shuffled(BODY["logit_bias"])}
+        assert key(shuffled(body | inner), served={"metrics_port": 1}) == kept is not None
+        prompts: Any = parse_request(body | inner, True, RequestDefaults(None, Sampling())).prompts
+        assert list(prompts[0][0]) == sorted(body["messages"][0])  # which a template may show
 
 
 def test_tenants_engines_templates_adapters_and_settings_never_share_an_entry() -> None:
@@ -200,6 +212,17 @@ def test_tenants_engines_templates_adapters_and_settings_never_share_an_entry() 
     assert len(set(keys)) == len(changes)
 
 
+def test_the_day_that_a_template_shows_is_part_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = '{% if strftime_now is defined %}{{ strftime_now( "%d %b" ) }}{% endif %}'
+    keys = {template: set[bytes | None]() for template in (shown, "Cutting Knowledge Date: December 2023")}
+    for day in range(1, 4):
+        now = datetime(2025, 1, day, 12, day)
+        monkeypatch.setattr(request_key_module, "datetime", SimpleNamespace(now=lambda now=now: now))
+        for template, found in keys.items():
+            found.add(key(BODY, template=template))
+    assert [(len(found), None in found) for found in keys.values()] == [(3, False), (1, False)]
+
+
 @pytest.mark.parametrize(
     ("body", "changes"),
     [
@@ -209,9 +232,12 @@ def test_tenants_engines_templates_adapters_and_settings_never_share_an_entry() 
         ({}, {"build": None}),
         ({}, {"ready": False}),
         ({}, {"model": "loaded-later"}),
+        ({}, {"speaks_tokens": False}),
+        ({}, {"template": "{% set now = strftime_now %}{{ now('%d') }}"}),
+        ({}, {"template": "{{ ['a', 'b'] | random }}"}),
         ({"messages": [{"role": "user", "content": "x" * 2**20}]}, {}),
     ],
-    ids=["sampled", "sampling-model", "unknown-default", "no-build", "not-ready", "adapter", "long"],
+    ids=lambda value: str(value)[:60],
 )
 def test_answers_that_are_no_function_of_what_is_known_have_no_entry(body: dict[str, Any], changes: Any) -> None:
     assert key({**BODY, **body}, **changes) is None

@@ -115,6 +115,19 @@ def test_a_deleted_file_is_an_empty_one(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_what_was_being_computed_when_the_file_was_deleted_is_not_stored(tmp_path: Path) -> None:
+    async def run() -> None:
+        store = opened(tmp_path)
+        for number in range(9):  # on most file systems a new file soon has the number of the deleted one
+            _, before = await store.find(request(number), DAY)
+            assert before is not None
+            delete(tmp_path)
+            await store.keep(request(number), entry(number), before)
+            assert await found(store, number) == []
+
+    asyncio.run(run())
+
+
 def changed(path: Path, damage: Callable[[bytes], bytes]) -> None:
     with sqlite3.connect(path) as database:
         (content,) = database.execute("SELECT content FROM entries").fetchone()
