@@ -214,7 +214,7 @@ def test_damaged_forms_are_refused(front: GatewayProcesses, body: bytes, kind: s
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_files_have_room_from_their_beginning_and_short_ones_beside_them(front: GatewayProcesses, chunked: bool) -> None:
+def test_files_have_room_from_their_beginning_and_short_ones_too(front: GatewayProcesses, chunked: bool) -> None:
     """So many uploads at once do not all fail for what the others hold."""
     body = form(file=encoded(silence(60)))
     framing = "transfer-encoding: chunked" if chunked else f"content-length: {len(body)}"

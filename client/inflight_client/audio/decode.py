@@ -165,7 +165,8 @@ def _sound_file(source: _Source) -> Any:
     if file.format not in _FORMATS:
         raise _unsupported(file.format_info)
     source.decoded = source.start  # tags at the end are read first
-    if not (file.frames or source.is_unclosed) and file.format.startswith("WAV"):  # a recorder that died wrote no length
+    # A recorder that died has written no length.
+    if not (file.frames or source.is_unclosed) and file.format.startswith("WAV"):
         source.position, source.is_unclosed = 0, True
         return _sound_file(source)
     return file
