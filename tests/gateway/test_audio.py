@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -257,6 +258,17 @@ def test_a_client_that_leaves_frees_its_places(front: GatewayProcesses) -> None:
     wait_until(lambda: gauge(front, "inflight_gateway_texts_in_flight") == 0)
     late = send(front, form(("prompt", b"wait 1")), **{"x-inflight-deadline-ms": "100"})
     assert (late.status, late.error["code"]) == (504, "deadline_exceeded")
+
+
+def test_what_the_time_to_drain_is_too_short_for_is_to_be_sent_again(speech: str) -> None:
+    with running_gateway(speech, drain_seconds=1) as gateway, ThreadPoolExecutor(2) as pool:
+        samples = encoded(np.concatenate([VOICE, silence(40), VOICE]), kind="FLAC")
+        bodies = [form(("prompt", b"wait 0.8"), (name, b"true"), file=samples) for name in ("stream", "user")]
+        streamed, whole = (pool.submit(send, gateway, body) for body in bodies)
+        wait_until(lambda: gauge(gateway, "inflight_gateway_texts_in_flight") == 4)
+        gateway.stop(1)
+        assert (whole.result().status, whole.result().error["code"]) == (503, "model_not_ready")
+        assert b"shutting down" in streamed.result().body
 
 
 def test_keys_have_quotas_of_seconds(speech: str, tmp_path: Path) -> None:
