@@ -33,7 +33,7 @@ from inflight.gateway.http import (
 from inflight.gateway.key_ring import Caller
 from inflight.gateway.live import live_figures
 from inflight.gateway.metrics import GatewayMetrics
-from inflight.gateway.model_requests import Handler, ModelRequests
+from inflight.gateway.model_requests import Handler, ModelRequests, shutting_down
 from inflight.gateway.openapi import openapi
 from inflight.gateway.pages import PAGES
 from inflight.gateway.quotas import KeyQuotas
@@ -152,6 +152,8 @@ class Gateway:
             await self._fail(request, error)
         except InflightError as error:
             await self._fail(request, ApiError.from_error(error))
+        except asyncio.CancelledError:  # by uvicorn, once the time to drain is over
+            await self._fail(request, shutting_down())
         except Exception:
             logger.exception("request %s failed", request_id)
             request.outcome.error = "internal_error"

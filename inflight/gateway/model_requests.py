@@ -57,6 +57,15 @@ Handler = Callable[..., Awaitable[None]]
 """Takes a request, its caller, and the values of the placeholders of its route."""
 
 
+def shutting_down() -> ApiError:
+    return ApiError(
+        "the gateway is shutting down; send the request again",
+        "model_not_ready",
+        status=503,
+        headers={"retry-after": "1", "connection": "close"},
+    )
+
+
 class ModelRequests:
     """The handlers of one process by their routes."""
 
@@ -370,12 +379,7 @@ class ModelRequests:
 
     def _begin(self, request: Request, caller: Caller, model: str, no_effect: Sequence[str]) -> None:
         if self.draining:
-            raise ApiError(
-                "the gateway is shutting down; send the request again",
-                "model_not_ready",
-                status=503,
-                headers={"retry-after": "1", "connection": "close"},
-            )
+            raise shutting_down()
         request.outcome.model = model
         caller.check_model(model)
         self._note_no_effect(request, no_effect)

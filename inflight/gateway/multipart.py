@@ -51,8 +51,9 @@ class Form(Generic[File]):
         boundary = options.get(b"boundary")
         if kind != b"multipart/form-data" or not boundary:
             raise ApiError("send the file as multipart/form-data", "invalid_request")
-        parser = MultipartParser(boundary, self._callbacks())
         try:
+            parser = MultipartParser(boundary, self._callbacks())
+            parser.logger.disabled = True  # the response says what is wrong
             async for part in request.chunks():
                 await call(parser.write, part)
             await call(parser.finalize)
@@ -73,6 +74,7 @@ class Form(Generic[File]):
             "on_header_field": self._header_field,
             "on_header_value": self._header_part,
             "on_header_end": self._end_header,
+            "on_headers_finished": self._end_headers,
             "on_part_data": self._data,
             "on_part_end": self._end_part,
             "on_end": self._end,
@@ -104,6 +106,10 @@ class Form(Generic[File]):
             if b"filename" in options:
                 self._filename = options[b"filename"].decode("utf-8", "replace")
         self._header_name = self._header_value = b""
+
+    def _end_headers(self) -> None:
+        if not self._name:
+            raise ApiError("a part of the form has no name; give each a name", "invalid_request")
 
     def _longer(self, header: bytes, more: bytes) -> bytes:
         if len(header) + len(more) > _MAX_HEADER_BYTES:

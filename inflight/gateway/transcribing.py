@@ -64,13 +64,22 @@ class AudioUploads:
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._most, self._most_seconds = settings.max_audio_bytes, settings.max_audio_seconds
-        self._memory = BodyMemory(_UPLOADS * (self._most + _FORM_BYTES))
+        self._longest = self._most + _FORM_BYTES
+        self._room = BodyMemory((_UPLOADS + 1) * self._longest)
 
     async def read(self, task: SpeechTask, request: Request) -> tuple[TranscriptionRequest, AudioUpload]:
         """Read a request's form. Raises ApiError: 413 for a large file, 503 while others have the room."""
         length = request.headers.get("content-length", "")
-        if length.isdigit() and int(length) > self._most + _FORM_BYTES:
+        held, read = int(length) if length.isdigit() else self._longest, 0
+        if held > self._longest:
             raise await request.too_large(self._most)
+        try:
+            self._room.take(2 * held)  # as much is left for smaller files
+        except ApiError:
+            await request.discard()
+            raise
+        self._room.give_back(held)
+        request.on_close(lambda: self._room.give_back(held))
 
         def begin(name: str, fields: object) -> AudioUpload:
             stack = ExitStack()
@@ -78,14 +87,17 @@ class AudioUploads:
             return AudioUpload(cast(BinaryIO, stack.enter_context(TemporaryFile())), self._most)
 
         async def call(function: Any, *parts: bytes) -> None:
-            size = sum(map(len, parts))
-            self._memory.take(size)
-            request.on_close(lambda: self._memory.give_back(size))
+            nonlocal read
+            read += sum(map(len, parts))
+            if read > self._longest:
+                raise _TooLargeError
             await asyncio.to_thread(function, *parts)
 
         form = Form(form_names(task), begin)
         try:
             await form.read(request, call)
+            self._room.give_back(held - read)
+            held = read
             upload = form.whole_file()
             await asyncio.to_thread(upload.file.flush)
         except _TooLargeError:

@@ -90,7 +90,7 @@ def _value(name: str, texts: list[str], table: Mapping[str, Field]) -> Any:
     if kind in ("number", "integer", "boolean"):
         try:
             return json.loads(text.lower())
-        except ValueError:
+        except (ValueError, RecursionError):
             pass  # the reader says what it must be
     return text
 

@@ -118,6 +118,7 @@ def test_a_row_whose_audio_fails_has_its_own_error(make_job: MakeJob, tmp_path: 
         ({"audio": "https://example.com/?key=${SECRET}"}, "row_invalid"),
         ({"audio": ""}, "row_invalid"),
         ({"other": "b.wav"}, "row_invalid"),
+        ({"audio": "/other/b.wav", "language": ""}, "/other/b.wav"),
         ({"audio": "b.wav", "language": "English"}, "invalid_parameter"),
     ],
 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +170,9 @@ REFUSED: list[tuple[str, tuple[tuple[str, bytes], ...], bytes | None, int, str, 
     ("twice", (("language", b"en"), ("language", b"de")), CLIP, 400, "invalid_request", "language"),
     ("language", (("language", b"english"),), CLIP, 400, "invalid_value", "language"),
     ("prompt", (("prompt", b"<|de|>"),), CLIP, 400, "invalid_value", "prompt"),
+    ("prompt with NUL", (("prompt", b"a\0b"),), CLIP, 400, "invalid_value", "prompt"),
     ("temperature", (("temperature", b"hot"),), CLIP, 400, "invalid_value", "temperature"),
+    ("nested temperature", (("temperature", b"[" * 50_000),), CLIP, 400, "invalid_value", "temperature"),
     ("high temperature", (("temperature", b"2"),), CLIP, 400, "invalid_value", "temperature"),
     ("beam_width", (("beam_width", b"1.5"),), CLIP, 400, "invalid_value", "beam_width"),
     ("format", (("response_format", b"diarized_json"),), CLIP, 400, "invalid_value", "response_format"),
@@ -201,11 +205,34 @@ def test_wrong_requests_are_refused(front: GatewayProcesses, case: Any) -> None:
         (b"tea", "multipart/form-data; boundary=B"),
         (form()[:-50], "multipart/form-data; boundary=B"),
         (form(*[("include[]", b"")] * 99), "multipart/form-data; boundary=B"),
+        (b"--B\r\ntea: 1\r\n\r\n1\r\n" + form(), "multipart/form-data; boundary=B"),
+        (form(), f"multipart/form-data; boundary={'B' * 999}"),
     ],
 )
 def test_damaged_forms_are_refused(front: GatewayProcesses, body: bytes, kind: str) -> None:
     answer = post(front, PATH, body, {"content-type": kind})
     assert (answer.status, answer.error["code"]) == (400, "invalid_request")
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_files_have_room_from_their_beginning_and_short_ones_too(front: GatewayProcesses, chunked: bool) -> None:
+    """So many uploads at once do not all fail for what the others hold."""
+    body = form(file=encoded(silence(60)))
+    framing = "transfer-encoding: chunked" if chunked else f"content-length: {len(body)}"
+    head = f"POST {PATH} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{framing}\r\n"
+    head += "content-type: multipart/form-data; boundary=B\r\n\r\n"
+    half = len(body) // 2
+    parts = [b"%x\r\n%s\r\n" % (len(part), part) if chunked else part for part in (body[:half], body[half:])]
+    with ExitStack() as stack:
+        clients = [stack.enter_context(socket.create_connection(("127.0.0.1", front.port))) for _ in range(20)]
+        for client in clients:
+            client.sendall(head.encode() + parts[0])
+        wait_until(lambda: send(front, form(file=encoded(silence(59)))).status == 503)
+        assert send(front, form(("language", b"en"))).status == 200
+        for client in clients:
+            client.sendall(parts[1] + (b"0\r\n\r\n" if chunked else b""))
+        statuses = [client.makefile("rb").readline().split()[1] for client in clients]
+    assert 16 <= statuses.count(b"200") == 20 - statuses.count(b"503") < 20
 
 
 def test_auto_asks_for_nothing(client: openai.OpenAI) -> None:
@@ -231,6 +258,17 @@ def test_a_client_that_leaves_frees_its_places(front: GatewayProcesses) -> None:
     wait_until(lambda: gauge(front, "inflight_gateway_texts_in_flight") == 0)
     late = send(front, form(("prompt", b"wait 1")), **{"x-inflight-deadline-ms": "100"})
     assert (late.status, late.error["code"]) == (504, "deadline_exceeded")
+
+
+def test_what_the_time_to_drain_is_too_short_for_is_to_be_sent_again(speech: str) -> None:
+    with running_gateway(speech, drain_seconds=1) as gateway, ThreadPoolExecutor(2) as pool:
+        samples = encoded(np.concatenate([VOICE, silence(40), VOICE]), kind="FLAC")
+        bodies = [form(("prompt", b"wait 0.8"), (name, b"true"), file=samples) for name in ("stream", "user")]
+        streamed, whole = (pool.submit(send, gateway, body) for body in bodies)
+        wait_until(lambda: gauge(gateway, "inflight_gateway_texts_in_flight") == 4)
+        gateway.stop(1)
+        assert (whole.result().status, whole.result().error["code"]) == (503, "model_not_ready")
+        assert b"shutting down" in streamed.result().body
 
 
 def test_keys_have_quotas_of_seconds(speech: str, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,8 @@ from inflight_client.audio.decode import Audio, read_audio
 from inflight_client.audio.transcription import TranscribedBlock
 from inflight_client.deadline import Deadline
 from inflight_client.result_order import ResultOrder
+
+_DECODERS = ThreadPoolExecutor(thread_name_prefix="inflight-decoder")  # async only
 
 
 async def async_transcribe(
@@ -42,8 +45,9 @@ async def async_transcribe(
 
 
 async def _in_thread(blocks: Iterator[Block]) -> AsyncIterator[Block]:  # async only
-    """Decode outside the event loop."""
-    while (block := await asyncio.to_thread(next, blocks, None)) is not None:
+    """Decode in threads that do nothing else: a long audio holds up no other work of the event loop's."""
+    loop = asyncio.get_running_loop()
+    while (block := await loop.run_in_executor(_DECODERS, next, blocks, None)) is not None:
         yield block
 
 

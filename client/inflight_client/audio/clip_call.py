@@ -76,12 +76,12 @@ class ClipOptions:
 
     def __post_init__(self) -> None:
         if self.language is not None and not (isinstance(self.language, str) and _LANGUAGE.fullmatch(self.language)):
-            raise invalid_value("language", self.language, "the code of a language, such as en, or None")
+            raise invalid_value("language", self.language, "the code of a language, such as en, or left out")
         if self.task not in ("transcribe", "translate"):
             raise invalid_value("task", self.task, "transcribe or translate")
         if self.prompt is not None:
-            if not isinstance(self.prompt, str) or len(self.prompt) > MAX_PROMPT or "<|" in self.prompt:
-                expected = f"a text of at most {MAX_PROMPT} characters without special tokens (<|...|>), or None"
+            if not isinstance(self.prompt, str) or len(self.prompt) > MAX_PROMPT or re.search(r"<\||\0", self.prompt):
+                expected = f"a text of at most {MAX_PROMPT} characters without special tokens (<|...|>) and NUL"
                 raise invalid_value("prompt", self.prompt, expected)
             check_utf8("prompt", self.prompt)
         check_number("temperature", self.temperature, 0, 1)

@@ -24,6 +24,8 @@ _FRAME = 512
 """Samples of which the detector says at a time whether there is speech: 32 ms."""
 _SPEECH = 0.35
 """The least probability of speech; noise and silence have less than 0.1."""
+_NOT_CLIPPED = 0.999
+"""Part of the samples of a block."""
 _SILENT = 1e-4
 """The largest sample of a frame that needs no detector."""
 
@@ -32,7 +34,7 @@ _SILENT = 1e-4
 class Block:
     """The part of an audio from `start` to `end`, in seconds; together, the blocks are the audio.
 
-    `samples` is float32 [samples]; empty for a block without speech.
+    `samples` is float32 [samples], from -1 to 1; empty for a block without speech.
     """
 
     index: int
@@ -62,7 +64,19 @@ def cut(pieces: Iterable[Samples]) -> Iterator[Block]:
 
 def _block(index: int, position: int, samples: Samples, detector: _Detector) -> Block:
     start, end = position / SAMPLE_RATE, (position + len(samples)) / SAMPLE_RATE
+    samples = _in_range(samples)
     return Block(index, start, end, samples if detector.finds_speech(samples) else ())
+
+
+def _in_range(samples: Samples) -> Samples:
+    """Return samples from -1 to 1. A few louder ones are clipped; if there are more, such as the integers of 16 bits as
+    floats, all become softer."""
+    import numpy
+
+    if not len(samples) or abs(samples).max() <= 1:
+        return samples
+    level = max(1.0, float(numpy.quantile(abs(samples), _NOT_CLIPPED)))
+    return numpy.clip(samples / numpy.float32(level), -1.0, 1.0)
 
 
 def _quietest(samples: Samples) -> int:

@@ -112,10 +112,13 @@ class _Source:
         self.data, self.size, self.start, self.position = data, size, start, start
         self.decoded = start
         """The end of what was read; soundfile may go back in the file."""
+        self.is_unclosed = False
+        """Whether soundfile is to read a size of 8 in the header of a WAV file, by which it knows unclosed ones."""
 
     def at(self, place: int, count: int) -> bytes:
         place = max(0, place)
-        return os.pread(self.data, count, place) if isinstance(self.data, int) else self.data[place : place + count]
+        found = os.pread(self.data, count, place) if isinstance(self.data, int) else self.data[place : place + count]
+        return (found[:4] + b"\x08\0\0\0" + found[8:])[: len(found)] if self.is_unclosed and not place else found
 
     def readinto(self, buffer: Any) -> int:
         piece = self.at(self.position, len(buffer))
@@ -162,6 +165,10 @@ def _sound_file(source: _Source) -> Any:
     if file.format not in _FORMATS:
         raise _unsupported(file.format_info)
     source.decoded = source.start  # tags at the end are read first
+    # A recorder that died has written no length.
+    if not (file.frames or source.is_unclosed) and file.format.startswith("WAV"):
+        source.position, source.is_unclosed = 0, True
+        return _sound_file(source)
     return file
 
 

@@ -50,7 +50,7 @@ class AudioRowFormat(PlainRowFormat):
                 "row_invalid",
             )
         request = replace(self._request, audio=self._absolute(address))
-        if (language := values.get("language")) is not None:
+        if language := values.get("language"):  # an empty one in CSV is none
             request = replace(request, language=language)
             _check(request)
         return request

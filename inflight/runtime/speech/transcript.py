@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -28,6 +29,9 @@ _STEP = SAMPLES_PER_POSITION / SAMPLE_RATE
 _PRECISION = 3
 _UNSPACED = {"zh", "ja", "th", "lo", "my", "yue"}
 """Languages that have no spaces between words."""
+_MAX_MEDIAN = 0.7
+"""Seconds that words of a clip usually last, at most."""
+_SENTENCE_ENDS = (".", "\u3002", "!", "\uff01", "?", "\uff1f")
 _MIN_SECONDS = 0.2
 """Of a rest that is decoded, and of what is before it, which bounds the number of rests."""
 
@@ -105,21 +109,26 @@ class TranscriptMaker:
     def _segments(self, clip: Clip, decoded: Decoded, count: int, language: str) -> Iterator[dict[str, Any]]:
         """Yield a segment for each pair of timestamps in the first `count` tokens; what is behind the last one lasts
         until the clip's end."""
-        first = 0
+        parts, first = [], 0
         for start, end, tokens in self._spans(decoded.tokens[:count]):
+            words = self._words(tokens, decoded, first, language, clip.start) if decoded.times else []
+            first += sum(token < self._tokens.end for token in tokens)
+            parts.append((start, end, tokens, words))
+        longest = _longest_word(word for *_, words in parts for word in words)
+        for start, end, tokens, words in parts:
             text = self._text(tokens)
-            number = sum(token < self._tokens.end for token in tokens)
-            words = self._words(tokens, decoded, first, language, clip.start) if decoded.times else None
-            first += number
             if not text.strip():
                 continue
             begins = min(start * _STEP, clip.seconds)
             ends = max(begins, clip.seconds if end is None else min(end * _STEP, clip.seconds))
+            begins, ends = round(clip.start + begins, _PRECISION), round(clip.start + ends, _PRECISION)
             if words:  # the time of the last one lasts until the next segment's first
-                words[-1]["end"] = max(words[-1]["start"], min(words[-1]["end"], round(clip.start + ends, _PRECISION)))
+                words[-1]["end"] = max(words[-1]["start"], min(words[-1]["end"], ends))
+                _leave_out_pauses(words, longest)
+                begins = max(begins, min(words[0]["start"], ends))
             segment = {
-                "start": round(clip.start + begins, _PRECISION),
-                "end": round(clip.start + ends, _PRECISION),
+                "start": begins,
+                "end": ends,
                 "text": text,
                 "tokens": list(tokens),
                 "temperature": decoded.temperature,
@@ -127,7 +136,7 @@ class TranscriptMaker:
                 "compression_ratio": self._compression(decoded),
                 "no_speech_prob": decoded.no_speech_probability,
             }
-            yield segment if words is None else {**segment, "words": words}
+            yield {**segment, "words": words} if decoded.times else segment
 
     def _spans(self, tokens: Sequence[int]) -> Iterator[tuple[int, int | None, tuple[int, ...]]]:
         """Yield the steps at which each segment starts and ends (None: the clip's end), and its tokens."""
@@ -169,6 +178,23 @@ class TranscriptMaker:
         if language in _UNSPACED:
             return "\ufffd" not in self._text(before)
         return self._text(after[:1]).startswith(" ")
+
+
+def _longest_word(words: Iterable[Mapping[str, Any]]) -> float:
+    """Return the seconds from which on a word's times have a pause in them: twice the median of its clip."""
+    seconds: list[float] = [word["end"] - word["start"] for word in words if word["end"] > word["start"]]
+    return 2 * min(_MAX_MEDIAN, median(seconds or [0.0]))
+
+
+def _leave_out_pauses(words: list[dict[str, Any]], longest: float) -> None:
+    """Shorten words at the borders of a segment's sentences, where pauses are, as in OpenAI's code."""
+    for place, word in enumerate(words):
+        if word["end"] - word["start"] <= longest:
+            continue
+        if not place or words[place - 1]["word"].endswith(_SENTENCE_ENDS):
+            word["start"] = round(word["end"] - longest, _PRECISION)
+        elif word["word"].endswith(_SENTENCE_ENDS):
+            word["end"] = round(word["start"] + longest, _PRECISION)
 
 
 def _at(clip: Clip, temperatures: Sequence[float], tried: tuple[Decoded, ...]) -> Clip:

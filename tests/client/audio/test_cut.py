@@ -63,6 +63,23 @@ def test_speech_without_pauses_is_cut_where_it_is_quiet() -> None:
         assert np.abs(block.samples[-64:]).max() < 0.1
 
 
+@pytest.mark.parametrize("scale", [1.5, 32768, 1e30])
+def test_samples_that_are_too_loud_become_softer(scale: float) -> None:
+    """Whisper takes louder ones for no speech."""
+    (block,) = cut([VOICE * np.float32(scale)])
+    expected = VOICE / max(np.quantile(np.abs(VOICE), 0.999), 1 / scale)
+    assert np.allclose(block.samples, np.clip(expected, -1, 1), atol=1e-6)
+    assert block.samples.dtype == np.float32
+
+
+def test_a_click_softens_nothing_else() -> None:
+    clicked = VOICE.copy()
+    clicked[99] = 1e30
+    (block,) = cut([clicked])
+    assert block.samples[99] == 1
+    assert np.array_equal(block.samples[100:], VOICE[100:])
+
+
 def test_blocks_do_not_depend_on_the_pieces() -> None:
     samples = np.concatenate([VOICE, silence(3), VOICE])
     expected = [(block.end, len(block.samples)) for block in cut([samples])]

@@ -125,6 +125,7 @@ WHOLE = {
     "joined OGG": (OGG * 3, 6),
     "MP3 without a length": (without_length(encoded(fading(6), kind="MP3")), 6),
     "WAV of a pipe": (encoded(VOICE)[:40] + b"\xff" * 4 + encoded(VOICE)[44:], 2),
+    "WAV that was not closed": (b"RIFF\x24\0\0\0" + encoded(VOICE)[8:40] + bytes(4) + encoded(VOICE)[44:], 2),
 }
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +191,24 @@ def test_leaving_early_cancels_the_rest(scripted_encoders: EncoderServer) -> Non
             return time.monotonic() - began
 
     assert asyncio.run(leave()) < 2
+
+
+def test_decoding_waits_for_no_other_thread_of_the_loop(scripted_encoders: EncoderServer) -> None:
+    """And so none of them for a long audio."""
+
+    async def transcribe_beside_others() -> str:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        free = threading.Event()
+        other = asyncio.create_task(asyncio.to_thread(free.wait))
+        async with AsyncClient(scripted_encoders.grpc_address) as client:
+            try:
+                async with asyncio.timeout(30):
+                    return (await client.transcribe(VOICE, language="en")).text
+            finally:
+                free.set()
+                await other
+
+    assert asyncio.run(transcribe_beside_others())
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from inflight.runtime.encoders.batch_runner import Requeue
 from inflight.runtime.speech.clip import DETECTED, Clip, Decoded, Decoding
 from inflight.runtime.speech.prefix import special_tokens
 from inflight.runtime.speech.transcript import Transcript, TranscriptMaker
-from tests.runtime.speech.whisper_tokens import word_tokenizer
+from tests.runtime.speech.whisper_tokens import DOT, word_tokenizer
 
 TOKENIZER = word_tokenizer()
 TOKENS = special_tokens(TOKENIZER, ["en", "de"])
@@ -64,17 +64,17 @@ def test_the_rest_of_a_clip_is_decoded_from_the_last_segment_that_is_finished(la
     tried = (Decoded(REPEATED, GOOD, 0.0),)
     whole = replace(clip(further=(0.4,), decoding=Decoding(temperature=0.2), tried=tried), prompt=prompt)
     german = TOKENS.languages["de"]
-    begun = Decoded((at(0), 1, at(4), at(4), *last), GOOD, 0.0, 0.2, german, (0.1, 3.9, 5.0, 6.0), (0.5, 0.5, 0.5))
+    begun = Decoded((at(0), 1, at(4), at(4), *last), GOOD, 0.0, 0.2, german, (0.1, 0.9, 5.0, 6.0), (0.5, 0.5, 0.5))
     requeued = MAKER.make(whole, begun)
     assert isinstance(requeued, Requeue)
     rest = requeued.input
     assert isinstance(rest, Clip)
     assert (rest.seconds, rest.tried, rest.decoding.temperature, rest.further) == (6.0, (), 0.0, (0.2, 0.4))
     assert rest.prompt == (TOKENS.start, german, TOKENS.transcribe)
-    end = Decoded((at(1), 2, at(3)), GOOD, 0.0, 0.0, None, (1.0, 2.5), (0.5,))
+    end = Decoded((at(1), 2, at(3)), GOOD, 0.0, 0.0, None, (1.0, 2.0), (0.5,))
     transcript = made(rest, end)
     spans = [(part["start"], part["end"], part["text"], part["words"][0]["start"]) for part in transcript.segments]
-    assert spans == [(0, 4, " b", 0.1), (5, 7, " c", 5.0)]
+    assert spans == [(0.1, 4, " b", 0.1), (5, 7, " c", 5.0)]
     assert (transcript.text, transcript.language) == ("b c", "de")
 
 
@@ -88,6 +88,20 @@ def test_words_have_the_times_of_their_tokens_within_their_segment() -> None:
             {"word": " c", "start": 0.6, "end": 2, "probability": 0.6},
         ],
         [{"word": " d", "start": 2.9, "end": 3.5, "probability": 0.7}],
+    ]
+
+
+def test_pauses_belong_to_no_word() -> None:
+    """A segment with words begins with its first one."""
+    tokens = (at(0), 1, 2, DOT, 3, 4, 5, at(8.8), at(8.8), 1, 2, at(10))
+    decoded = Decoded(tokens, GOOD, 0.0, times=(0, 5, 5.4, 5.5, 8, 8.5, 9, 9.6, 10), probabilities=(0.5,) * 8)
+    spoken = [
+        (part["start"], part["end"], [(word["word"], word["start"], word["end"]) for word in part["words"]])
+        for part in made(clip(), decoded).segments
+    ]
+    assert spoken == [
+        (4, 8.8, [(" b", 4, 5), (" c.", 5, 5.5), (" d", 7, 8), (" e", 8, 8.5), (" f", 8.5, 8.8)]),
+        (9, 10, [(" b", 9, 9.6), (" c", 9.6, 10)]),
     ]
 
 

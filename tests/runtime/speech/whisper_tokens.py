@@ -1,4 +1,4 @@
-"""A tokenizer with Whisper's special tokens, and a letter for each further token."""
+"""A tokenizer with Whisper's special tokens, and a letter or a dot for each further token."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ SPECIAL = (
     *("<|startofprev|>", "<|notimestamps|>"),
 )
 WORDS = tuple(string.ascii_lowercase)
+DOT = len(WORDS)
 
 
 def word_tokenizer() -> Tokenizer:
     """Encodes " a b", and gives each of SPECIAL an id behind them; timestamps follow."""
-    spelt = {f"\u0120{word}": number for number, word in enumerate(WORDS)}
+    spelt = {f"\u0120{word}": number for number, word in enumerate(WORDS)} | {".": DOT}
     tokenizer = Tokenizer(models.WordLevel(spelt, unk_token="\u0120a"))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
