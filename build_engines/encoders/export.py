@@ -10,7 +10,7 @@ from typing import Any
 
 from build_engines.checkpoints.tokenizer_files import read_fast_tokenizer, write_fast_tokenizer
 from build_engines.encoders.settings import DECODERS
-from build_engines.errors import BuildError
+from build_engines.errors import unsupported
 from build_engines.manifest import EncoderTask, Pooling
 from build_engines.openvino.export import compress_weights, load_model
 
@@ -104,9 +104,8 @@ def load_graph(task: EncoderExportTask, checkpoint: Path, attention: str = "sdpa
             attn_implementation=attention,
         )
     except (ValueError, KeyError) as error:
-        raise BuildError(
-            f"{checkpoint} can't be loaded by transformers ({error}); choose another checkpoint.",
-            "unsupported_architecture",
+        raise unsupported(
+            f"{checkpoint} can't be loaded by transformers ({error}); choose another checkpoint."
         ) from error
     if embeds:
         layers = [layer for place, tanh in task.dense for layer in _dense(Path(place), tanh)]

@@ -11,9 +11,9 @@ from build_engines.encoders.graph_options import GraphOptions
 from build_engines.encoders.memory import longest_text_bytes
 from build_engines.manifest import CompiledEncoder, Precision
 from build_engines.openvino.export_runner import run_export
-from build_engines.openvino.target import builder_versions, compute_properties
+from build_engines.openvino.target import compute_properties
 from build_engines.progress import BuildProgress
-from build_engines.target import BuildOptions, CacheKey, Host
+from build_engines.target import BuildOptions, CacheKey, Host, installed_versions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +43,7 @@ class EncoderTarget:
         return CacheKey([*self.options.cache_key(), self.properties])
 
     def host(self) -> Host:
-        return Host(builder_versions("openvino", "transformers", "torch", "nncf"))
+        return Host(installed_versions("openvino", "transformers", "torch", "nncf"))
 
     def bytes_needed(self, checkpoint: Checkpoint) -> int:
         return int(checkpoint.parameters * _BYTES[self.options.precision])

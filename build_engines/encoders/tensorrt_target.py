@@ -18,13 +18,12 @@ from build_engines.checkpoints.checkpoint import Checkpoint, map_read_errors, re
 from build_engines.containers import DEFAULT_CONTAINER
 from build_engines.encoders.graph_options import GraphOptions
 from build_engines.encoders.onnx_export import MODEL, ONNX_DIRECTORY, OUTPUT, OnnxExportTask
-from build_engines.errors import BuildError
+from build_engines.errors import BuildError, invalid
 from build_engines.machine import Machine
 from build_engines.manifest import CompiledEncoder, EncoderLimits, Precision
 from build_engines.openvino.export_runner import run_export
-from build_engines.openvino.target import builder_versions
 from build_engines.progress import BuildProgress
-from build_engines.target import BuildOptions, CacheKey, Host
+from build_engines.target import BuildOptions, CacheKey, Host, installed_versions
 from build_engines.tensorrt_llm.commands import Command
 from build_engines.tensorrt_llm.programs import Docker, Native, Programs, docker_for, program_versions
 from build_engines.tensorrt_llm.run import logging_to, run_command
@@ -71,7 +70,7 @@ class TensorRtEncoderTarget:
         programs = self.settings.programs
         machine = self.machine = programs.detect()
         _check_machine(machine, programs.where)
-        versions = builder_versions("transformers", "torch") | program_versions(programs, machine, "tensorrt", "cuda")
+        versions = installed_versions("transformers", "torch") | program_versions(programs, machine, "tensorrt", "cuda")
         return Host(versions, machine.built_on)
 
     def bytes_needed(self, checkpoint: Checkpoint) -> int:
@@ -109,7 +108,7 @@ def target(options: BuildOptions) -> TensorRtEncoderTarget:
     """Return the target for `options`, which name a task."""
     settings = options.settings or TensorRtSettings()
     if not isinstance(settings, TensorRtSettings):
-        raise BuildError("The target tensorrt needs its own settings; pass TensorRtSettings.", "invalid_parameter")
+        raise invalid("The target tensorrt needs its own settings; pass TensorRtSettings.")
     return TensorRtEncoderTarget(GraphOptions.of(options, DEFAULT_PRECISION), settings)
 
 
@@ -157,10 +156,9 @@ def _check_machine(machine: Machine, where: str) -> None:
             "package_missing",
         )
     if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST:
-        raise BuildError(
+        raise invalid(
             f"{where} has TensorRT {version}, and encoders need {'.'.join(map(str, _OLDEST))} or newer; use "
-            f"{DEFAULT_CONTAINER.image}.",
-            "invalid_parameter",
+            f"{DEFAULT_CONTAINER.image}."
         )
     if not machine.gpus:
         raise BuildError(
@@ -169,4 +167,4 @@ def _check_machine(machine: Machine, where: str) -> None:
             "gpu_missing",
         )
     if sentence := machine.several_kinds(where):
-        raise BuildError(sentence, "invalid_parameter")
+        raise invalid(sentence)

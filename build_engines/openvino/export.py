@@ -13,7 +13,7 @@ from build_engines.checkpoints.checkpoint import FURTHER_TEMPLATES, read_config
 from build_engines.checkpoints.model_facts import read_special_ids
 from build_engines.checkpoints.openvino_ir import MODEL, WEIGHTS, read_ir
 from build_engines.checkpoints.tokenizer_files import TOKENIZER_FILES, read_fast_tokenizer, write_fast_tokenizer
-from build_engines.errors import BuildError
+from build_engines.errors import damaged, invalid
 from build_engines.openvino.families import COMPARED, TASK, check_family
 
 _MODEL_FILES = (MODEL, WEIGHTS, "config.json", "generation_config.json")
@@ -129,10 +129,9 @@ def load_model(kind: Any, checkpoint: Path, unread: tuple[str, ...] = (), **argu
     # transformers only warns about missing weights and fills them with random ones.
     names = [*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])]
     if absent := [name for name in names if not name.startswith(unread)]:
-        raise BuildError(
+        raise damaged(
             f"{checkpoint} has no weights for {len(absent)} tensors of its config.json "
-            f"({min(absent)}); fetch the checkpoint again.",
-            "checkpoint_damaged",
+            f"({min(absent)}); fetch the checkpoint again."
         )
     return model
 
@@ -227,10 +226,9 @@ def sequence_length(task: ExportTask, config: Any, tokenizer: Any) -> int:
     """Return the user's or the model's length; raise BuildError (`invalid_parameter`) if the user's is higher."""
     longest = _positions(config, tokenizer)
     if task.max_seq_len is not None and task.max_seq_len > longest:
-        raise BuildError(
+        raise invalid(
             f"{task.checkpoint} can be built for {longest} tokens at most, so --max-seq-len "
-            f"{task.max_seq_len} is too high; lower it.",
-            "invalid_parameter",
+            f"{task.max_seq_len} is too high; lower it."
         )
     return task.max_seq_len or longest
 

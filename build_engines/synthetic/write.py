@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from build_engines.checkpoints.ctranslate2_model import SEQ2SEQ_TASKS
-from build_engines.errors import BuildError
+from build_engines.errors import unsupported
 from build_engines.progress import BuildProgress, NoBuildProgress
 from build_engines.synthetic.encoder_shapes import ENCODERS
 from build_engines.synthetic.seq2seq_shapes import SEQ2SEQ, WHISPER_FEATURES, generation_settings
@@ -78,9 +78,7 @@ def write_synthetic_checkpoint(
 def check_name(name: str) -> None:
     """Raise BuildError (`unsupported_architecture`) unless `name` is a known shape; needs no heavy import."""
     if name not in ALL_SHAPES:
-        raise BuildError(
-            f"There is no shape {name!r}; choose one of {', '.join(ALL_SHAPES)}.", "unsupported_architecture"
-        )
+        raise unsupported(f"There is no shape {name!r}; choose one of {', '.join(ALL_SHAPES)}.")
 
 
 def _model_class(config: object, shape: CheckpointShape) -> Any:

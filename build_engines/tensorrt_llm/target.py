@@ -15,7 +15,7 @@ from build_engines.capabilities.tensorrt_llm import Architecture, find_architect
 from build_engines.checkpoints.checkpoint import Checkpoint, check_not_gguf, map_read_errors, read_config
 from build_engines.checkpoints.model_facts import ModelFacts, read_facts, read_special_ids
 from build_engines.checkpoints.tokenizer_files import read_fast_tokenizer, write_fast_tokenizer
-from build_engines.errors import BuildError
+from build_engines.errors import invalid
 from build_engines.machine import Machine
 from build_engines.manifest import (
     CompiledEngine,
@@ -188,7 +188,7 @@ def read_paths(recipe: Recipe) -> list[Path]:
 def target(options: BuildOptions) -> TensorRtLlmTarget:
     settings = options.settings or TensorRtLlmSettings()
     if not isinstance(settings, TensorRtLlmSettings):
-        raise BuildError("The target tensorrt-llm needs a recipe; pass TensorRtLlmSettings.", "invalid_parameter")
+        raise invalid("The target tensorrt-llm needs a recipe; pass TensorRtLlmSettings.")
     return TensorRtLlmTarget(_with_options(settings.recipe, options), settings.programs)
 
 

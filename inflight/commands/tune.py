@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from inflight.commands.models.argument import kind_of
 from inflight.commands.options.numbers import Number, Seconds
 from inflight.commands.options.quiet import quiet_option
 from inflight.commands.terminal.build_progress import show_build_progress
-from inflight.common.atomic_files import DISK_FULL_ERRORS
+from inflight.common.atomic_files import DISK_FULL_ERRORS, write_atomic
 from inflight.common.schema.cli_options import Lines
 from inflight.deploy.errors import DeployError
 from inflight.tune.plan import AUTO, OPENVINO, TunePlan
@@ -172,7 +172,7 @@ def command(
         return
     from inflight.evaluate.engines import evaluate_engine
     from inflight.tune.page import tune_page
-    from inflight.tune.tuner import Tuner, write_results, write_serve_file
+    from inflight.tune.tuner import Tuner, write_serve_file
 
     try:
         with show_build_progress(quiet) as progress, exclusive_writer(out, progress.step):
@@ -182,7 +182,7 @@ def command(
                 return {metric.name: metric.value for each in found for metric in each.metrics}
 
             result = Tuner(plan, out, progress, evaluate if scorings else None).run()
-            write_results(result, out / "tune.json")
+            write_atomic(out / "tune.json", json.dumps(asdict(result), indent=2) + "\n")
             write_serve_file(result, out / "serve.yaml", target)
             (out / "report.html").write_text(tune_page(result, Path(source).resolve().name), encoding="utf-8")
     except KeyboardInterrupt:
@@ -196,7 +196,7 @@ def command(
             "disk_full" if full else "output_unwritable",
         ) from error
     if as_json:
-        click.echo(json.dumps(result.as_json()))
+        click.echo(json.dumps(asdict(result)))
     else:
         _show(result)
     click.echo(f"Report: {out / 'report.html'}", err=as_json)
