@@ -22,6 +22,7 @@ from inflight.commands.load.options import validated_plan
 from inflight.commands.models.argument import kind_of
 from inflight.commands.options.numbers import Number, Seconds
 from inflight.commands.options.quiet import quiet_option
+from inflight.commands.options.usage import usage_errors
 from inflight.commands.terminal.build_progress import show_build_progress
 from inflight.common.atomic_files import DISK_FULL_ERRORS, write_atomic
 from inflight.common.schema.cli_options import Lines
@@ -29,7 +30,6 @@ from inflight.deploy.errors import DeployError
 from inflight.tune.plan import AUTO, OPENVINO, TunePlan
 from inflight.tune.results import EQUAL_BEGINNING, TuneResult
 from inflight.tune.settings import EngineBuild, Grid
-from loadtests.errors import LoadError
 from loadtests.plan import LoadPlan
 from loadtests.run.plan_check import check_workload
 
@@ -271,7 +271,6 @@ def _plan(source: str, target: str, no_quality: bool, dry_run: bool, options: di
 
 
 def _builds(target: str, precisions: Sequence[str], kv_precisions: Sequence[str]) -> list[EngineBuild]:
-    from build_engines.errors import BuildError
     from build_engines.target import BuildOptions, check_precisions
 
     builds = [
@@ -280,11 +279,9 @@ def _builds(target: str, precisions: Sequence[str], kv_precisions: Sequence[str]
         for kv_precision in kv_precisions or _KV_PRECISIONS[target]
     ]
     for build in builds:
-        try:
-            precision = None if build.precision == AUTO else build.precision
+        precision = None if build.precision == AUTO else build.precision
+        with usage_errors():
             check_precisions(BuildOptions(target, precision, build.kv_precision or None))  # type: ignore[arg-type]
-        except BuildError as error:
-            raise click.UsageError(str(error)) from error
     return builds
 
 
@@ -298,10 +295,8 @@ def _load_plan(options: dict[str, Any]) -> LoadPlan:
     chosen = {name: options[name] for name in names}
     warmup = max(2.0, options["seconds"] / 4)
     plan = validated_plan({**chosen, "users": str(options["users"]), "warmup": warmup}, None)
-    try:
+    with usage_errors():
         check_workload(plan)
-    except LoadError as error:
-        raise click.UsageError(str(error)) from error
     return plan
 
 

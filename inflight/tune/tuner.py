@@ -251,14 +251,13 @@ class Tuner:
             if run_load_test(plan, run, WorkerSpec(), lambda interval: None):
                 raise KeyboardInterrupt
         summary, _ = write_run_report(run, self._directory / "runs")
-        lost = summary.requests.due - summary.requests.completed - summary.requests.cancelled
         return {
             "tokens_per_second": summary.throughput.value,
             "requests_per_second": summary.completed_per_second,
             "p50": {name: latency.p50 for name, latency in summary.latencies.items()},
             "p99": {name: latency.p99 for name, latency in summary.latencies.items()},
             "completed": summary.requests.completed,
-            "lost": lost,
+            "lost": summary.requests.lost,
             "meets_slo": all(bound.met for bound in summary.slo) if summary.slo else None,
             "slo": {bound.text: bound.verdict for bound in summary.slo},
             "run": str(directory.relative_to(self._directory)),
