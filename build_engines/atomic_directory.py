@@ -163,12 +163,8 @@ def check_replaceable(out: Path, is_ours: Callable[[Path], bool], kind: str) -> 
         )
 
 
-def is_disk_full(error: OSError) -> bool:
-    return error.errno in DISK_FULL_ERRORS
-
-
 def _build_error(error: OSError, out: Path, kind: str) -> BuildError:
-    if is_disk_full(error):
+    if error.errno in DISK_FULL_ERRORS:
         return BuildError(
             f"The disk of {out.parent} is full, so the {kind} was not written; free space or choose another --out.",
             "disk_full",

@@ -81,7 +81,7 @@ class LlmApiEncoderTarget:
 
     def _settings(self, directory: Path, config: dict[str, Any]) -> EncoderSettings:
         task, precision = self.options.task, self.options.precision
-        settings = self.options.settings(directory, config)
+        settings = self.options.settings_of(directory, config)
         architecture = str(config["architectures"][0])
         architectures = _EMBEDDERS if task == "embed" else (_CLASSIFIER,)
         if architecture not in architectures:

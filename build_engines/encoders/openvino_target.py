@@ -37,7 +37,7 @@ class EncoderTarget:
         return compute_properties(self.options.precision)
 
     def check_supported(self, directory: Path, config: dict[str, Any]) -> None:
-        self.options.settings(directory, config)
+        self.options.settings_of(directory, config)
 
     def cache_key(self) -> CacheKey:
         return CacheKey([*self.options.cache_key(), self.properties])
@@ -50,7 +50,7 @@ class EncoderTarget:
 
     def compile(self, checkpoint: Checkpoint, out: Path, progress: BuildProgress) -> CompiledEncoder:
         options, place = self.options, str(checkpoint.directory)
-        settings = options.settings(checkpoint.directory, checkpoint.config)
+        settings = options.settings_of(checkpoint.directory, checkpoint.config)
         needed = longest_text_bytes(checkpoint.config, place, options.task, settings.max_seq_len, options.precision)
         task = options.export_task(EncoderExportTask, checkpoint, settings, out, self.properties)
         facts = run_export(task, progress) | {"properties": self.properties, "longest_text_bytes": needed}

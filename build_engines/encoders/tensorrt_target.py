@@ -61,7 +61,7 @@ class TensorRtEncoderTarget:
     machine: Machine | None = None
 
     def check_supported(self, directory: Path, config: dict[str, Any]) -> None:
-        self.options.settings(directory, config)
+        self.options.settings_of(directory, config)
 
     def cache_key(self) -> CacheKey:
         return CacheKey([*self.options.cache_key(), self.settings.limits.model_dump()])
@@ -77,7 +77,7 @@ class TensorRtEncoderTarget:
         return int(checkpoint.parameters * _BYTES[self.options.precision])
 
     def compile(self, checkpoint: Checkpoint, out: Path, progress: BuildProgress) -> CompiledEncoder:
-        settings = self.options.settings(checkpoint.directory, checkpoint.config)
+        settings = self.options.settings_of(checkpoint.directory, checkpoint.config)
         facts = run_export(self.options.export_task(OnnxExportTask, checkpoint, settings, out, {}), progress)
         programs = self.settings.programs
         programs = docker_for(out, programs) if isinstance(programs, Docker) else programs
@@ -138,7 +138,7 @@ def dry_run(directory: Path, out: Path, target: TensorRtEncoderTarget) -> str:
     """Return what a build of the checkpoint `directory` into `out` would run, as shell lines: the export, which has no
     command of its own, as a comment. Raises BuildError as a build does, except for errors of the machine."""
     with map_read_errors(directory):
-        settings = target.options.settings(directory, read_config(directory))
+        settings = target.options.settings_of(directory, read_config(directory))
     programs, place = target.settings.programs, out.resolve()
     programs = docker_for(out, programs) if isinstance(programs, Docker) else programs
     command = plan_command(programs, place)

@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -179,9 +179,7 @@ class LlmApiTarget:
             properties={},
             max_seq_len=keywords["max_seq_len"],
             vocab_size=facts.vocab_size,
-            end_ids=special.end_ids,
-            pad_id=special.pad_id,
-            bos_id=special.bos_id,
+            **asdict(special),
             layers=facts.layers,
             kv_heads=facts.kv_heads,
             head_dim=facts.head_dim,

@@ -67,7 +67,7 @@ def export(task: ExportTask, on_step: Callable[[str], None]) -> ExportResult:
     tokenizer = read_fast_tokenizer(checkpoint)
     length = sequence_length(task, config, tokenizer)
     on_step(f"Converting {config.architectures[0]} to OpenVINO")
-    _convert(checkpoint, config, out, getattr(_torch(), _TORCH_TYPES.get(task.precision, "bfloat16")))
+    _convert(checkpoint, config, out, _TORCH_TYPES.get(task.precision, "bfloat16"))
     if task.precision in ("int8", "int4"):
         on_step(f"Compressing the weights to {task.precision}")
         _compress(out, task.precision)
@@ -80,12 +80,6 @@ def export(task: ExportTask, on_step: Callable[[str], None]) -> ExportResult:
     return facts
 
 
-def _torch() -> Any:
-    import torch
-
-    return torch
-
-
 def _read_supported_config(checkpoint: Path) -> Any:
     from transformers import AutoConfig
 
@@ -93,7 +87,7 @@ def _read_supported_config(checkpoint: Path) -> Any:
     return AutoConfig.from_pretrained(checkpoint, trust_remote_code=False, local_files_only=True)
 
 
-def _convert(checkpoint: Path, config: Any, out: Path, dtype: Any) -> None:
+def _convert(checkpoint: Path, config: Any, out: Path, dtype: str) -> None:
     from optimum.exporters.openvino import utils
     from optimum.exporters.openvino.convert import export_from_model
     from optimum.intel.openvino import OVConfig
@@ -108,7 +102,7 @@ def _convert(checkpoint: Path, config: Any, out: Path, dtype: Any) -> None:
         # Set explicitly, since the exporter compresses large models to int8 by default.
         ov_config=OVConfig(dtype="fp32"),
         stateful=True,
-        patch_16bit_model=dtype != _torch().float32,
+        patch_16bit_model=dtype != "float32",
         device="cpu",
     )
 

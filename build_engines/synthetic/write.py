@@ -31,10 +31,11 @@ def write_synthetic_checkpoint(
 ) -> None:
     """Write a checkpoint of the shape `name` (a key of `ALL_SHAPES`) with random weights into the directory `out`.
 
-    The same name and seed give the same files. Each weight file has at most `shard_bytes`. Raises BuildError as
-    `check_name` does.
+    The same name and seed give the same files. Each weight file has at most `shard_bytes`. Raises BuildError
+    (`unsupported_architecture`) for an unknown name.
     """
-    check_name(name)
+    if name not in ALL_SHAPES:
+        raise unsupported(f"There is no shape {name!r}; choose one of {', '.join(ALL_SHAPES)}.")
     progress = progress or NoBuildProgress()
     progress.step("Writing tokenizer and config")
     import torch
@@ -73,12 +74,6 @@ def write_synthetic_checkpoint(
     write_tokenizer(shape, out)
     progress.step("Writing random weights")
     write_weights(config, kind, out, seed=seed, shard_bytes=shard_bytes, report=progress.advance)
-
-
-def check_name(name: str) -> None:
-    """Raise BuildError (`unsupported_architecture`) unless `name` is a known shape; needs no heavy import."""
-    if name not in ALL_SHAPES:
-        raise unsupported(f"There is no shape {name!r}; choose one of {', '.join(ALL_SHAPES)}.")
 
 
 def _model_class(config: object, shape: CheckpointShape) -> Any:
