@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import statistics
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -24,7 +23,7 @@ from tritonclient.grpc import InferInput
 from tritonclient.grpc.aio import InferenceServerClient
 
 from benchmarks.figures import Figure, out_option, report
-from benchmarks.fixtures import bench_engine
+from benchmarks.fixtures import bench_engine, fake_engine
 from inflight.deploy.repository.configure import DeploymentOptions
 from inflight.deploy.server.server import Server
 
@@ -46,10 +45,6 @@ class ClientCost:
     bare_us: float
     ratios: list[float]
 
-    @property
-    def ratio(self) -> float:
-        return statistics.median(self.ratios)
-
 
 @click.command(help=__doc__)
 @click.option("--like", default="tiny-llama", show_default=True, help="Model whose tokenizer is used.")
@@ -66,12 +61,8 @@ def main(like: str, streams: int, max_tokens: int, pairs: int, step_ms: float, o
 
 
 def paced_engine(step_seconds: float, max_tokens: int) -> DeploymentOptions:
-    """Return options of the fake engine: it repeats the prompt's tokens, one per step, with room for all streams."""
-    options = {"vocabulary_size": "512", "step_seconds": str(step_seconds)}
-    return DeploymentOptions(
-        kv_cache_tokens=256 * (max_tokens + 64),
-        parameters={"tensorrt_llm": {"inflight_engine": "fake", "inflight_engine_options": json.dumps(options)}},
-    )
+    """Return options of the fake engine with room for all streams."""
+    return fake_engine(step_seconds, 512, 256 * (max_tokens + 64))
 
 
 def measure(address: str, streams: int, max_tokens: int, pairs: int, on_message: Callable[[str], None]) -> ClientCost:

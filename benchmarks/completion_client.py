@@ -15,6 +15,16 @@ TRAFFIC = {"greedy": GREEDY, "sampled": SAMPLED}
 """What most clients send, beside what is easiest to compute."""
 
 
+async def send(port: int, method: str, path: str, body: bytes = b"", headers: str = "") -> tuple[int, str, str]:
+    """Send a request on a connection of its own; return the status, the head and the body of the response."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n"
+    writer.write(f"{head}{headers}content-length: {len(body)}\r\n\r\n".encode() + body)
+    head, _, rest = (await reader.read()).decode().partition("\r\n\r\n")
+    writer.close()
+    return int(head.split(" ")[1]), head, rest
+
+
 class CompletionClient:
     def __init__(self, port: int, model: str, key: str = "") -> None:
         self.port, self.model = port, model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +14,7 @@ from build_engines.gguf.unpack import unpack
 from build_engines.manifest import Precision
 from build_engines.progress import NoBuildProgress
 from build_engines.synthetic.write import write_synthetic_checkpoint
+from inflight.deploy.repository.configure import DeploymentOptions
 
 BENCH_DIRECTORY = Path(".cache/bench")
 
@@ -42,3 +44,15 @@ def bench_engine(like: str, precision: Precision | Literal["auto"]) -> Path:
     engine = BENCH_DIRECTORY / f"{like}-{chosen}"
     build_engine(str(bench_checkpoint(like)), engine, BuildOptions(precision=chosen))
     return engine
+
+
+def fake_engine(
+    step_seconds: float, vocabulary: int, kv_cache_tokens: int, max_num_sequences: int | None = None
+) -> DeploymentOptions:
+    """Return options of the fake engine: it repeats the prompt's tokens, one per step."""
+    options = {"vocabulary_size": str(vocabulary), "step_seconds": str(step_seconds)}
+    return DeploymentOptions(
+        max_num_sequences=max_num_sequences,
+        kv_cache_tokens=kv_cache_tokens,
+        parameters={"tensorrt_llm": {"inflight_engine": "fake", "inflight_engine_options": json.dumps(options)}},
+    )

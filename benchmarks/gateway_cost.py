@@ -20,7 +20,7 @@ from inflight_client import AsyncClient
 from inflight_client.sampling import Sampling
 
 from benchmarks.client_cost import PROMPT, paced_engine
-from benchmarks.completion_client import CompletionClient
+from benchmarks.completion_client import CompletionClient, send
 from benchmarks.figures import Figure, out_option, report
 from benchmarks.fixtures import bench_engine
 from inflight.deploy.server.server import Server
@@ -72,8 +72,7 @@ def _pair(address: str, front: Front, count: int, max_tokens: int, number: int) 
         lambda: asyncio.run(_grpc(address, count, max_tokens)),
         lambda: asyncio.run(front.client.speed([PROMPT] * count, max_tokens)),
     ]
-    order = (0, 1) if number % 2 else (1, 0)
-    measured = {place: runs[place]() for place in order}
+    measured = {place: runs[place]() for place in ((0, 1) if number % 2 else (1, 0))}
     return measured[1][0] / measured[0][0], (measured[1][1] - measured[0][1]) * 1e3
 
 
@@ -112,19 +111,11 @@ def gateway(server: Server, max_in_flight: int | None = 2000, **settings: Any) -
     processes = GatewayProcesses(chosen, print)
     processes.start()
     try:
-        while not asyncio.run(_ready(processes.port)):
+        while asyncio.run(send(processes.port, "GET", "/ready"))[0] != 200:
             time.sleep(0.1)
         yield Front(processes.port, server.manifest.name)
     finally:
         processes.stop()
-
-
-async def _ready(port: int) -> bool:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(b"GET /ready HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
-    answer = await reader.read()
-    writer.close()
-    return b" 200 " in answer.partition(b"\r\n")[0]
 
 
 async def _client_us(address: str, streams: int, max_tokens: int) -> float:

@@ -19,6 +19,7 @@ from pathlib import Path
 import click
 
 from benchmarks.client_cost import PROMPT, paced_engine
+from benchmarks.completion_client import send
 from benchmarks.figures import Figure, out_option, report
 from benchmarks.fixtures import bench_engine
 from benchmarks.gateway_cost import gateway
@@ -95,7 +96,7 @@ async def _run(port: int, tail: float) -> tuple[list[Answer], list[tuple[float, 
 
     async def watch() -> None:
         while True:
-            page = (await _send(port, "GET", "/metrics", b"", ""))[2]
+            page = (await send(port, "GET", "/metrics"))[2]
             lines = [line for line in page.splitlines() if line.startswith("inflight_gateway_rung{")]
             level = float(lines[0].rpartition(" ")[2]) if lines else 0.0
             rungs.append((time.monotonic() - began, int(level)))
@@ -105,7 +106,7 @@ async def _run(port: int, tail: float) -> tuple[list[Answer], list[tuple[float, 
         sent, opted_out = time.monotonic() - began, chance.random() < 0.1
         fields = {"model": "chat", "prompt": PROMPT, "max_tokens": _TOKENS, "ignore_eos": True}
         choice = "x-inflight-degrade: never\r\n" if opted_out else ""
-        status, head, body = await _send(port, "POST", "/v1/completions", json.dumps(fields).encode(), choice)
+        status, head, body = await send(port, "POST", "/v1/completions", json.dumps(fields).encode(), choice)
         tokens = json.loads(body)["usage"]["completion_tokens"] if status == 200 else 0
         answers.append(Answer(sent, time.monotonic() - began, tokens, "x-inflight-degraded" in head, opted_out))
 
@@ -118,17 +119,6 @@ async def _run(port: int, tail: float) -> tuple[list[Answer], list[tuple[float, 
     await asyncio.gather(*tasks)
     watcher.cancel()
     return answers, rungs
-
-
-async def _send(port: int, method: str, path: str, body: bytes, headers: str) -> tuple[int, str, str]:
-    """Return the status, the head and the body of a response."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n"
-    writer.write(f"{head}{headers}content-length: {len(body)}\r\n\r\n".encode() + body)
-    answer = (await reader.read()).decode()
-    writer.close()
-    first, _, rest = answer.partition("\r\n\r\n")
-    return int(first.split(" ")[1]), first, rest
 
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 640, 260, 44, 36

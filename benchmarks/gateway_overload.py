@@ -17,6 +17,7 @@ from pathlib import Path
 import click
 
 from benchmarks.client_cost import PROMPT
+from benchmarks.completion_client import send
 from benchmarks.figures import Figure, out_option, report
 from benchmarks.fixtures import bench_engine
 from benchmarks.gateway_cost import gateway
@@ -123,14 +124,9 @@ class _Client:
 
     async def send(self, body: bytes) -> tuple[int, float]:
         """Return the status, and the seconds of Retry-After."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
-        head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n"
-        writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
-        answer = await reader.read()
-        writer.close()
-        lines = answer.partition(b"\r\n\r\n")[0].split(b"\r\n")
-        waits = [float(line.split(b":")[1]) for line in lines if line.startswith(b"retry-after-ms:")]
-        return int(lines[0].split(b" ")[1]), waits[0] / 1e3 if waits else 0.0
+        status, head, _ = await send(self._port, "POST", "/v1/completions", body)
+        waits = [float(line.split(":")[1]) for line in head.split("\r\n") if line.startswith("retry-after-ms:")]
+        return status, waits[0] / 1e3 if waits else 0.0
 
 
 def _p99(values: list[float]) -> float:

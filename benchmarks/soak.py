@@ -271,7 +271,7 @@ def _show(console: Console, plan: SoakPlan, verdict: SoakResult) -> None:
         table.add_row(f"  {name}, MiB", f"{begin:.1f} to {end:.1f}", "")
     table.add_row("tritonserver's growth per disconnected client, KiB", f"{verdict.kib_per_disconnect:.0f}", "")
     for name, value in verdict.counts.items():
-        table.add_row(f"requests {name}", str(value or 0), "0" if name in ("hanging", "broken", "unsent") else "")
+        table.add_row(f"requests {name}", str(value or 0), "0" if name in ("hung", "failures", "not_sent") else "")
     console.print(table)
     for failure in verdict.failures:
         console.print(f"FAILED: {failure}", soft_wrap=True)

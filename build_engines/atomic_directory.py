@@ -14,6 +14,7 @@ import os
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -24,6 +25,7 @@ from inflight.common.atomic_files import DISK_FULL_ERRORS, sync
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
+_ATTEMPT_SECONDS = 0.02
 
 
 @contextmanager
@@ -58,17 +60,61 @@ def atomic_directory(out: Path, *, is_ours: Callable[[Path], bool], kind: str, f
 def exclusive_writer(out: Path, on_message: Callable[[str], None]) -> Iterator[None]:
     """Lock `out` for one writer; a second one waits and reports that."""
     lock = _beside(out, "lock")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = _lock(lock, lambda: on_message(f"Another process is writing {out}; waiting for it to finish."))
-    except OSError as error:
-        raise _build_error(error, out, "output") from error
-    try:
-        yield
-    finally:
+
+    def waiting() -> None:
+        on_message(f"Another process is writing {out}; waiting for it to finish.")
+
+    with ExitStack() as held:
+        try:
+            held.enter_context(locked(lock, fcntl.LOCK_EX, waiting))
+        except OSError as error:
+            raise _build_error(error, out, "output") from error
         # Unlinked while held: a waiting process sees that its lock file is no longer the one on disk.
-        lock.unlink(missing_ok=True)
-        os.close(descriptor)
+        held.callback(lock.unlink, missing_ok=True)
+        yield
+
+
+class LockedError(Exception):
+    """Another process holds the lock."""
+
+
+@contextmanager
+def locked(path: Path, how: int, on_wait: Callable[[], None] | None, attempts: int = 1) -> Iterator[None]:
+    """Hold the lock (`fcntl.LOCK_EX` or `LOCK_SH`) of a file; without `on_wait`, raise LockedError instead of waiting.
+
+    The file is made, and for a process that may wait the directory too, also if another process removes them meanwhile.
+    """
+    while True:
+        if on_wait is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+        try:
+            if not _try_lock(descriptor, how, attempts):
+                if on_wait is None:
+                    raise LockedError
+                on_wait()
+                fcntl.flock(descriptor, how)
+            if _is_at(descriptor, path):
+                yield
+                return
+        finally:
+            os.close(descriptor)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _try_lock(descriptor: int, how: int, attempts: int) -> bool:
+    for attempt in range(attempts):
+        time.sleep(_ATTEMPT_SECONDS if attempt else 0)
+        with suppress(BlockingIOError):
+            fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+            return True
+    return False
 
 
 @contextmanager
@@ -117,12 +163,8 @@ def check_replaceable(out: Path, is_ours: Callable[[Path], bool], kind: str) -> 
         )
 
 
-def is_disk_full(error: OSError) -> bool:
-    return error.errno in DISK_FULL_ERRORS
-
-
 def _build_error(error: OSError, out: Path, kind: str) -> BuildError:
-    if is_disk_full(error):
+    if error.errno in DISK_FULL_ERRORS:
         return BuildError(
             f"The disk of {out.parent} is full, so the {kind} was not written; free space or choose another --out.",
             "disk_full",
@@ -143,25 +185,6 @@ def _beside(out: Path, purpose: str) -> Path:
     # Resolved, so that the sibling is on the same file system and can be renamed.
     real = out.resolve()
     return real.parent / f".{real.name}.inflight-{purpose}"
-
-
-def _lock(path: Path, on_wait: Callable[[], None]) -> int:
-    reported = False
-    while True:
-        descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if not reported:
-                on_wait()
-                reported = True
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        try:
-            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
-                return descriptor
-        except FileNotFoundError:
-            pass
-        os.close(descriptor)
 
 
 @contextmanager

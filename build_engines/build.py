@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-import importlib.metadata
 import json
 import shutil
 from dataclasses import dataclass, replace
@@ -32,7 +31,7 @@ from build_engines.manifest import (
     verify_engine,
 )
 from build_engines.progress import BuildProgress, NoBuildProgress
-from build_engines.target import BuildOptions, CacheKey, Compiled, Host, Target, find_target
+from build_engines.target import BuildOptions, CacheKey, Compiled, Host, Target, find_target, installed_versions
 
 __all__ = ["BuildOptions", "Built", "build_engine", "is_engine"]
 
@@ -183,8 +182,4 @@ def _check_space(needed: int, out: Path) -> None:
 
 def with_inflight_version(host: Host) -> Host:
     """Add the version of inflight to the builder's versions."""
-    try:
-        ours = {"inflight": importlib.metadata.version("inflight")}
-    except importlib.metadata.PackageNotFoundError:
-        ours = {}
-    return replace(host, versions=ours | host.versions)
+    return replace(host, versions=installed_versions("inflight") | host.versions)

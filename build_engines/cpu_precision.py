@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -83,7 +82,7 @@ def choose_precision(processor: Processor) -> PrecisionChoice:
             "bf16", "AMX multiplies bf16 matrices fast", "int8 is faster with few requests at a time"
         )
     if _AVX512_BF16 in has or _VNNI in has or _AVX2 in has:
-        what = _only(has, (_VNNI, _AVX2))
+        what = _VNNI if _VNNI in has else _AVX2
         return PrecisionChoice(
             "int8",
             f"without AMX, 8-bit weights take half of the memory traffic, and {what} multiplies them fastest",
@@ -101,7 +100,3 @@ def better_precision(precision: str, processor: Processor) -> PrecisionChoice | 
     """
     choice = choose_precision(processor)
     return choice if precision in ("bf16", "fp16") and choice.precision == "int8" else None
-
-
-def _only(features: Iterable[str], names: Iterable[str]) -> str:
-    return next((name for name in names if name in features), _AVX2)

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -225,38 +225,28 @@ class EngineManifest(_CompiledModel):
     def write(self, directory: Path) -> None:
         (directory / FILE_NAME).write_text(self.model_dump_json(indent=2) + "\n")
 
+    @classmethod
+    def read(cls, directory: Path) -> Self:
+        """Read the manifest of an engine directory.
+
+        Raises BuildError: `engine_not_found` if it is missing, `engine_damaged` if it can't be read or parsed,
+        `engine_incompatible` if another version of inflight wrote it, or if it is of another kind.
+        """
+        return _of_kind(read_manifest(directory), cls, directory)
+
 
 class Manifest(CompiledEngine, EngineManifest):
     """The manifest of an engine that generates text."""
 
     task: Literal["generate"] = "generate"
 
-    @classmethod
-    def read(cls, directory: Path) -> Manifest:
-        """Read the manifest of an engine directory.
-
-        Raises BuildError: `engine_not_found` if it is missing, `engine_damaged` if it can't be read or parsed,
-        `engine_incompatible` if another version of inflight wrote it, or if it is an encoder's.
-        """
-        return _of_kind(read_manifest(directory), cls, directory)
-
 
 class EncoderManifest(CompiledEncoder, EngineManifest):
     """The manifest of an engine that embeds, reranks or classifies texts."""
 
-    @classmethod
-    def read(cls, directory: Path) -> EncoderManifest:
-        """Read the manifest of an encoder's directory. Raises BuildError as `Manifest.read` does."""
-        return _of_kind(read_manifest(directory), cls, directory)
-
 
 class Seq2SeqManifest(CompiledSeq2Seq, EngineManifest):
     """The manifest of an engine that transcribes speech, or makes a text from another."""
-
-    @classmethod
-    def read(cls, directory: Path) -> Seq2SeqManifest:
-        """Read the manifest of such an engine's directory. Raises BuildError as `Manifest.read` does."""
-        return _of_kind(read_manifest(directory), cls, directory)
 
 
 AnyEngine = Manifest | EncoderManifest | Seq2SeqManifest

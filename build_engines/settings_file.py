@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from build_engines.errors import BuildError
+from build_engines.errors import invalid
 from inflight.common.schema.validation_errors import expected
 from inflight.common.schema.yaml_values import load_values, put_value
 
@@ -48,10 +48,6 @@ def read_settings_file(
 def parse_value(name: str, text: str) -> Any:
     """Parse the YAML value that the command line gives for `name`. Raises BuildError (`invalid_parameter`)."""
     return _parse(text, f"The value of {name}")
-
-
-def invalid(message: str) -> BuildError:
-    return BuildError(message, "invalid_parameter")
 
 
 def _load(path: Path, form: str) -> dict[str, Any]:

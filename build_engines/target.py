@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, get_args
@@ -11,7 +13,7 @@ from typing import Any, Literal, NamedTuple, Protocol, get_args
 from build_engines.checkpoints.checkpoint import Checkpoint, read_json
 from build_engines.checkpoints.ctranslate2_model import is_ctranslate2_model, seq2seq_task
 from build_engines.checkpoints.openvino_ir import is_openvino_model
-from build_engines.errors import BuildError
+from build_engines.errors import BuildError, invalid, unsupported
 from build_engines.manifest import (
     SEQ2SEQ_TARGETS,
     TARGETS,
@@ -93,6 +95,15 @@ class Host:
     machine: GpuMachine | None = None
 
 
+def installed_versions(*packages: str) -> dict[str, str]:
+    """Return the versions of those of `packages` that are installed."""
+    versions = {}
+    for package in packages:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
+    return versions
+
+
 class CacheKey(NamedTuple):
     """What affects an engine, as JSON values: the user's options, and fingerprints of files besides the weights."""
 
@@ -132,18 +143,16 @@ def find_target(options: BuildOptions, directory: Path | None = None) -> Target:
         of_format: Target = importlib.import_module(_SEQ2SEQ_MODULES[options.target]).target(options)
         return of_format
     if directory is not None and is_ctranslate2_model(directory):
-        raise BuildError(
+        raise unsupported(
             f"{directory} has a model for CTranslate2, which --target {options.target} can't use; say --target"
-            " ctranslate2.",
-            "unsupported_architecture",
+            " ctranslate2."
         )
     if directory is not None and (directory / "config.json").is_file():
         config = read_json(directory / "config.json")
         if seq2seq_task(config) is not None:
-            raise BuildError(
+            raise unsupported(
                 f"{directory} has the architecture {config['architectures'][0]}, with an encoder and a decoder, for"
-                f" which --target {options.target} has no engines; say --target ctranslate2.",
-                "unsupported_architecture",
+                f" which --target {options.target} has no engines; say --target ctranslate2."
             )
     if directory is not None and is_openvino_model(directory):
         ready: Target = importlib.import_module(_READY_MODULE).target(options, directory)
@@ -152,10 +161,7 @@ def find_target(options: BuildOptions, directory: Path | None = None) -> Target:
     if not encodes and options.target not in _MODULES:
         raise _wrong_target(options.target, "generate", _MODULES)
     if encodes and options.kv_precision is not None:
-        raise BuildError(
-            f"An engine with the task {options.task} has no KV cache; leave --kv-cache-precision out.",
-            "invalid_parameter",
-        )
+        raise invalid(f"An engine with the task {options.task} has no KV cache; leave --kv-cache-precision out.")
     module = importlib.import_module((_ENCODER_MODULES if encodes else _MODULES)[options.target])
     target: Target = module.target(options)
     return target
@@ -165,9 +171,7 @@ def check_precisions(options: BuildOptions) -> None:
     """Raise BuildError (`invalid_parameter`) for a target that is not for the task, and for an unsupported precision,
     naming a target that supports it. Without a task, the target may be for any."""
     if options.target not in TARGETS:
-        raise BuildError(
-            f"There is no target {options.target}; choose one of {', '.join(TARGETS)}.", "invalid_parameter"
-        )
+        raise invalid(f"There is no target {options.target}; choose one of {', '.join(TARGETS)}.")
     of_task = PRECISIONS
     if options.task not in (None, "generate"):
         of_task = SEQ2SEQ_PRECISIONS if options.task in get_args(Seq2SeqTask) else ENCODER_PRECISIONS
@@ -179,20 +183,16 @@ def check_precisions(options: BuildOptions) -> None:
 
 
 def _wrong_target(target: str, task: str, targets: Iterable[str]) -> BuildError:
-    return BuildError(
-        f"--target {target} has no engines with the task {task}; choose one of {', '.join(targets)}.",
-        "invalid_parameter",
-    )
+    return invalid(f"--target {target} has no engines with the task {task}; choose one of {', '.join(targets)}.")
 
 
 def _check(target: str, flag: str, value: str | None, choices: dict[str, tuple[str, ...]]) -> None:
     if value is None or value in choices.get(target, ()):
         return
     if target not in choices:
-        raise BuildError(f"--target {target} has no {flag}; leave it out.", "invalid_parameter")
+        raise invalid(f"--target {target} has no {flag}; leave it out.")
     others = " or ".join(f"--target {other}" for other, values in choices.items() if value in values)
-    raise BuildError(
+    raise invalid(
         f"--target {target} has no {flag} {value}; choose one of {', '.join(choices[target])}"
-        + (f", or {others}." if others else "."),
-        "invalid_parameter",
+        + (f", or {others}." if others else ".")
     )

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import Enum
-from typing import Any
 
 
 class RequestOutcome(str, Enum):
@@ -23,6 +21,10 @@ class RequestOutcome(str, Enum):
     """Any other error."""
     UNFINISHED = "unfinished"
     """The run ended before the request did."""
+
+
+LOST = (RequestOutcome.REJECTED, RequestOutcome.TIMED_OUT, RequestOutcome.FAILED, RequestOutcome.UNFINISHED)
+"""Outcomes without an answer although the client stayed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +61,3 @@ class RequestRecord:
         for name in ("due", "sent", "ended"):
             values[name] = round(values[name], 6)
         return json.dumps(values, separators=(",", ":"))
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> RequestRecord:
-        """Read what `to_json` wrote. Raises TypeError, KeyError or ValueError for anything else."""
-        return cls(**{**values, "outcome": RequestOutcome(values["outcome"]), "chunks": tuple(values["chunks"])})

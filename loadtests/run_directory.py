@@ -16,7 +16,6 @@ from loadtests.errors import LoadError
 from loadtests.json_files import read_object, read_objects
 from loadtests.plan import LoadPlan
 from loadtests.plan_options import describe_error
-from loadtests.record import RequestRecord
 
 
 class RunDirectory:
@@ -99,16 +98,6 @@ class RunDirectory:
 
     def metadata(self) -> dict[str, Any]:
         return self._object("metadata.json")
-
-    def records(self) -> list[RequestRecord]:
-        """Read all complete lines in order. Raises LoadError `run_damaged` for one that is not a record."""
-        records = []
-        for number, values in read_objects(self.requests):
-            try:
-                records.append(RequestRecord.from_json(values))
-            except (TypeError, KeyError, ValueError) as error:
-                raise LoadError(f"{self.requests}, line {number}, is not a record: {error}", "run_damaged") from None
-        return records
 
     def server_samples(self) -> list[dict[str, Any]]:
         return [values for _, values in read_objects(self.server)]

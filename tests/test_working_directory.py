@@ -18,6 +18,7 @@ from loadtests.run.worker_spec import WorkerSpec
 from loadtests.run_directory import RunDirectory
 from tests.fixtures.engines import ROOT, TinyCheckpoint, TinyEngine
 from tests.fixtures.errors import raises
+from tests.fixtures.load_runs import read_records
 from tests.loadtests.run.plans import plan
 
 PACKAGES = ("inflight", "build_engines", "loadtests", "client/inflight_client", "docker")
@@ -60,5 +61,5 @@ def test_neither_do_a_server_its_engine_a_guide_s_trial_and_a_load(
             assert client.generate("tell", max_tokens=8, sampling=Sampling(guide=Guide("regex", "[ab]+"))).text
         directory = RunDirectory.create(tmp_path / "run")
         run_load_test(plan(server), directory, WorkerSpec(workers=2), lambda found: None)
-        assert directory.records()
+        assert read_records(directory)
     assert poisoned() == ""

@@ -17,9 +17,8 @@ import click
 import numpy as np
 
 from benchmarks.figures import Figure, out_option, report
-from benchmarks.fixtures import bench_engine
+from benchmarks.fixtures import bench_engine, fake_engine
 from benchmarks.load import perf_analyzer
-from inflight.deploy.repository.configure import DeploymentOptions
 from inflight.deploy.server.server import Server
 from loadtests.analysis.summarize import summarize
 from loadtests.plan import Arrivals, LoadPlan
@@ -95,7 +94,7 @@ def main(like: str, step_ms: float, users: int, rate: int, pairs: int, out: Path
     program = perf_analyzer.install()
     levels: list[tuple[Literal["users", "rate"], int]] = [("users", users), ("rate", rate)]
     loads = [AgreementLoad(kind, level, "tell me about tea", 16, 16 * step_ms / 1e3) for kind, level in levels]
-    with Server(bench_engine(like, "fp32"), _engine(step_ms / 1e3)) as server:
+    with Server(bench_engine(like, "fp32"), fake_engine(step_ms / 1e3, 1536, 64 * 256)) as server:
         results = [compare(server.grpc_address, program, load, pairs, print) for load in loads]
     report(
         out,
@@ -153,14 +152,6 @@ def measure_theirs(address: str, program: Path, load: AgreementLoad) -> Measured
     ttft = [one.responses[0] - one.sent for one in requests if start <= one.sent < end]
     responses = np.concatenate([one.responses for one in requests])
     return MeasuredLoad(float(((responses >= start) & (responses < end)).sum()) / load.seconds, float(np.median(ttft)))
-
-
-def _engine(step_seconds: float) -> DeploymentOptions:
-    options = {"vocabulary_size": "1536", "step_seconds": str(step_seconds)}
-    return DeploymentOptions(
-        kv_cache_tokens=64 * 256,
-        parameters={"tensorrt_llm": {"inflight_engine": "fake", "inflight_engine_options": json.dumps(options)}},
-    )
 
 
 if __name__ == "__main__":

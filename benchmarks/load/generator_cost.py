@@ -6,7 +6,6 @@ the generator, so on a small machine the schedule's lag is caused by both; the g
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import tempfile
@@ -17,7 +16,7 @@ from pathlib import Path
 import click
 
 from benchmarks.figures import Figure, out_option, report
-from benchmarks.fixtures import bench_engine
+from benchmarks.fixtures import bench_engine, fake_engine
 from inflight.deploy.repository.configure import DeploymentOptions
 from inflight.deploy.server.server import Server
 from loadtests.analysis.summarize import summarize
@@ -124,12 +123,7 @@ def _plan(address: str, tokens_per_second: int, max_tokens: int, seconds: float)
 
 def _engine(step_seconds: float, streams: int, max_tokens: int) -> DeploymentOptions:
     """Return options with room for more streams than expected, so that none waits."""
-    options = {"vocabulary_size": "1536", "step_seconds": str(step_seconds)}
-    return DeploymentOptions(
-        max_num_sequences=8 * streams,
-        kv_cache_tokens=8 * streams * (max_tokens + 128),
-        parameters={"tensorrt_llm": {"inflight_engine": "fake", "inflight_engine_options": json.dumps(options)}},
-    )
+    return fake_engine(step_seconds, 1536, 8 * streams * (max_tokens + 128), 8 * streams)
 
 
 if __name__ == "__main__":

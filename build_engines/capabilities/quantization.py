@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from build_engines.errors import BuildError
+from build_engines.errors import BuildError, damaged, unsupported
 from build_engines.manifest import GpuKvPrecision, GpuPrecision, KeptKvPrecision, KeptPrecision
 
 MODELOPT_FILE = "hf_quant_config.json"
@@ -81,10 +81,7 @@ def _modelopt(path: Path) -> CheckpointQuantization:
         section = json.loads(path.read_text(encoding="utf-8"))["quantization"]
         algorithm, kv = section["quant_algo"], section.get("kv_cache_quant_algo")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise BuildError(
-            f"{path} has no quantization.quant_algo; fetch the checkpoint again.",
-            "checkpoint_damaged",
-        ) from error
+        raise damaged(f"{path} has no quantization.quant_algo; fetch the checkpoint again.") from error
     return _named(path.parent, algorithm, kv)
 
 
@@ -93,10 +90,9 @@ def _named(directory: Path, algorithm: object, kv: object) -> CheckpointQuantiza
     if precision is None:
         raise _refused(directory, str(algorithm or _UNNAMED))
     if precision == "mixed" and not (directory / LAYERS_FILE).is_file():
-        raise BuildError(
+        raise damaged(
             f"{directory} is quantized with {algorithm} but lacks {LAYERS_FILE}, which lists the layers; fetch"
-            " the checkpoint again.",
-            "checkpoint_damaged",
+            " the checkpoint again."
         )
     if kv is None:
         return CheckpointQuantization(precision)
@@ -106,8 +102,7 @@ def _named(directory: Path, algorithm: object, kv: object) -> CheckpointQuantiza
 
 
 def _refused(directory: Path, method: str) -> BuildError:
-    return BuildError(
+    return unsupported(
         f"{directory} is quantized with {method}, but the LLM API supports {_READ}; use the original weights, or "
-        "quantize them with ModelOpt.",
-        "unsupported_architecture",
+        "quantize them with ModelOpt."
     )

@@ -15,7 +15,7 @@ from typing import Any
 from build_engines.capabilities.llmapi import LATER_ARCHITECTURES, SUPPORTED_ARCHITECTURES
 from build_engines.capabilities.quantization import read_quantization
 from build_engines.containers import ENGINE_LINE
-from build_engines.errors import BuildError
+from build_engines.errors import BuildError, unsupported
 
 QUANTIZE_SCRIPT = "quantization/quantize.py"
 WEIGHT_ONLY = ("int8_wo", "int4_wo")
@@ -123,25 +123,25 @@ def find_architecture(directory: Path, config: dict[str, Any], line: str = ENGIN
     """
     name = str(config["architectures"][0])
     if line not in CAPABILITIES:
-        raise _unsupported(
+        raise unsupported(
             f"TensorRT-LLM {line} compiles no engines (the {', '.join(CAPABILITIES)} line is the last that does); "
             "build with --target llmapi."
         )
     if name in PYTORCH_ONLY:
-        raise _unsupported(
+        raise unsupported(
             f"{directory} holds a {name}, which TensorRT-LLM {line} runs in PyTorch alone and can't compile into an "
             f"engine; {_alternative(directory, config)}."
         )
     architecture = CAPABILITIES[line].get(name)
     if architecture is None:
-        raise _unsupported(
+        raise unsupported(
             f"{directory} holds a {name}, which is not among the architectures that TensorRT-LLM {line} compiles here "
             f"({', '.join(CAPABILITIES[line])}); {_alternative(directory, config)}."
         )
     if quantized := config.get("quantization_config"):
         method = quantized.get("quant_method", "another method") if isinstance(quantized, dict) else "another method"
         other = ", or build this checkpoint with --target llmapi" if _read_by_llmapi(directory, config) else ""
-        raise _unsupported(
+        raise unsupported(
             f"{directory} is quantized already ({method}), and engines are quantized as they are built; build from the "
             f"original weights{other}."
         )
@@ -174,12 +174,12 @@ def refuse_precision(architecture: Architecture, quantization: str, kv_cache_dty
     """Raise BuildError (`unsupported_architecture`) for settings that upstream does not support for an architecture."""
     if quantization not in architecture.quantizations:
         others = [other.name for other in CAPABILITIES[ENGINE_LINE].values() if quantization in other.quantizations]
-        raise _unsupported(
+        raise unsupported(
             f"TensorRT-LLM {ENGINE_LINE} doesn't build {architecture.name} with quantization {quantization} (it does "
             f"{', '.join(others)}); choose one of {', '.join(architecture.quantizations)}."
         )
     if kv_cache_dtype != "auto" and not architecture.quantized_cache:
-        raise _unsupported(
+        raise unsupported(
             f"TensorRT-LLM {ENGINE_LINE} doesn't quantize the KV cache of {architecture.name}; leave kv_cache_dtype at "
             "auto."
         )
@@ -190,7 +190,3 @@ def is_computed(precision: str, capability: tuple[int, ...]) -> bool:
     begin, end = _NO_INTEGERS
     refused = precision in _INTEGERS and begin <= capability < end
     return capability >= MIN_CAPABILITY.get(precision, (0, 0)) and not refused
-
-
-def _unsupported(message: str) -> BuildError:
-    return BuildError(message, "unsupported_architecture")

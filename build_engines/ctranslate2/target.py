@@ -24,9 +24,8 @@ from build_engines.ctranslate2.tokenizer import read_vocabulary, write_tokenizer
 from build_engines.errors import BuildError
 from build_engines.manifest import CompiledSeq2Seq, Precision
 from build_engines.openvino.export_runner import run_export
-from build_engines.openvino.target import builder_versions
 from build_engines.progress import BuildProgress
-from build_engines.target import BuildOptions, CacheKey, Host, Task
+from build_engines.target import BuildOptions, CacheKey, Host, Task, installed_versions
 
 COMPUTE_TYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8_float32"}
 """CTranslate2's names of the precisions; weights are converted when they are loaded."""
@@ -97,7 +96,7 @@ class CTranslate2Target:
         return CacheKey([self.precision, self.max_seq_len])
 
     def host(self) -> Host:
-        return Host(builder_versions("ctranslate2", "transformers"))
+        return Host(installed_versions("ctranslate2", "transformers"))
 
     def bytes_needed(self, checkpoint: Checkpoint) -> int:
         return 0 if (checkpoint.directory / MODEL).is_symlink() else checkpoint.weight_bytes

@@ -10,7 +10,7 @@ from typing import Any
 
 from build_engines.checkpoints.tokenizer_files import read_fast_tokenizer, write_fast_tokenizer
 from build_engines.encoders.settings import DECODERS
-from build_engines.errors import BuildError
+from build_engines.errors import unsupported
 from build_engines.manifest import EncoderTask, Pooling
 from build_engines.openvino.export import compress_weights, load_model
 
@@ -54,6 +54,8 @@ def export(task: EncoderExportTask, on_step: Callable[[str], None]) -> EncoderEx
 
     Raises BuildError for errors in the checkpoint; errors of the libraries propagate unchanged.
     """
+    import openvino
+
     checkpoint, out = Path(task.checkpoint), Path(task.out)
     on_step("Loading the exporter")
     tokenizer = read_fast_tokenizer(checkpoint)
@@ -65,7 +67,8 @@ def export(task: EncoderExportTask, on_step: Callable[[str], None]) -> EncoderEx
     if task.precision in ("int8", "int4"):
         on_step(f"Compressing the weights to {task.precision}")
         model = compress_weights(model, task.precision, kept)
-    _save(model, out, task.precision)
+    # Weights of 16 bits are stored as f16: it has more digits than bf16, and OpenVINO keeps larger values in f32.
+    openvino.save_model(model, out / "openvino_model.xml", compress_to_fp16=task.precision in ("bf16", "fp16"))
     write_encoder_tokenizer(tokenizer, out, task.lower_case)
     facts = describe(graph, tokenizer, inputs, model.output(0).get_partial_shape()[1].get_length())
     if task.smoke_test:
@@ -104,9 +107,8 @@ def load_graph(task: EncoderExportTask, checkpoint: Path, attention: str = "sdpa
             attn_implementation=attention,
         )
     except (ValueError, KeyError) as error:
-        raise BuildError(
-            f"{checkpoint} can't be loaded by transformers ({error}); choose another checkpoint.",
-            "unsupported_architecture",
+        raise unsupported(
+            f"{checkpoint} can't be loaded by transformers ({error}); choose another checkpoint."
         ) from error
     if embeds:
         layers = [layer for place, tanh in task.dense for layer in _dense(Path(place), tanh)]
@@ -182,13 +184,6 @@ def keep_last_layer(model: Any) -> str:
     model.get_results()[0].input(0).replace_source_output(kept.output(0))
     kept.output(0).get_tensor().set_names(output.output(0).get_tensor().get_names())
     return str(kept.get_friendly_name())
-
-
-def _save(model: Any, out: Path, precision: str) -> None:
-    import openvino
-
-    # Weights of 16 bits are stored as f16: it has more digits than bf16, and OpenVINO keeps larger values in f32.
-    openvino.save_model(model, out / "openvino_model.xml", compress_to_fp16=precision in ("bf16", "fp16"))
 
 
 def write_encoder_tokenizer(tokenizer: Any, out: Path, lower_case: bool) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from build_engines.checkpoints.checkpoint import Checkpoint
 from build_engines.encoders.export import EncoderExportTask
 from build_engines.encoders.settings import EncoderSettings, read_settings
-from build_engines.manifest import CompiledEncoder, EncoderTask, Pooling, Precision
+from build_engines.manifest import CompiledEncoder, EncoderTask, Precision
 from build_engines.target import BuildOptions
 
 if TYPE_CHECKING:
@@ -18,33 +18,22 @@ ExportTask = TypeVar("ExportTask", bound=EncoderExportTask)
 
 
 @dataclass(frozen=True)
-class GraphOptions:
-    """The user's options for the graph."""
+class GraphOptions(BuildOptions):
+    """The user's options for the graph, with a task and a precision."""
 
-    task: EncoderTask
-    precision: Precision
-    max_seq_len: int | None
-    pooling: Pooling | None
-    normalize: bool | None
-    smoke_test: bool
+    task: EncoderTask = "embed"
+    precision: Precision = "fp32"
 
     @classmethod
     def of(cls, options: BuildOptions, default: Precision) -> GraphOptions:
         """Return them, with the target's default precision."""
-        return cls(
-            cast(EncoderTask, options.task),
-            cast(Precision, options.precision or default),
-            options.max_seq_len,
-            options.pooling,
-            options.normalize,
-            options.smoke_test,
-        )
+        return cls(**vars(options) | {"precision": options.precision or default})
 
     def cache_key(self) -> list[Any]:
         """Return what affects the graph."""
         return [self.task, self.precision, self.max_seq_len, self.pooling, self.normalize]
 
-    def settings(self, directory: Path, config: dict[str, Any]) -> EncoderSettings:
+    def settings_of(self, directory: Path, config: dict[str, Any]) -> EncoderSettings:
         """Return the checkpoint's settings with these options. Raises BuildError as `read_settings` does."""
         return read_settings(directory, config, self.task, self.pooling, self.normalize, self.max_seq_len)
 

@@ -13,7 +13,7 @@ from build_engines.checkpoints.tokenizer_files import read_fast_tokenizer
 from build_engines.encoders.export import write_encoder_tokenizer
 from build_engines.encoders.graph_options import GraphOptions
 from build_engines.encoders.settings import EncoderSettings
-from build_engines.errors import BuildError
+from build_engines.errors import BuildError, invalid, unsupported
 from build_engines.llmapi.arguments import LlmArguments
 from build_engines.llmapi.target import CHECKPOINT, DTYPES, MODEL_FILE, as_yaml, link_checkpoint
 from build_engines.manifest import CompiledEncoder, Precision
@@ -81,7 +81,7 @@ class LlmApiEncoderTarget:
 
     def _settings(self, directory: Path, config: dict[str, Any]) -> EncoderSettings:
         task, precision = self.options.task, self.options.precision
-        settings = self.options.settings(directory, config)
+        settings = self.options.settings_of(directory, config)
         architecture = str(config["architectures"][0])
         architectures = _EMBEDDERS if task == "embed" else (_CLASSIFIER,)
         if architecture not in architectures:
@@ -97,9 +97,8 @@ class LlmApiEncoderTarget:
         elif (activation := config.get("hidden_act", "gelu")) != "gelu":
             raise _refused(directory, f"the hidden_act {activation}", "BERT only with gelu")
         elif precision != "fp16":
-            raise BuildError(
-                f"TensorRT-LLM computes BERT in fp16, so --precision {precision} is not possible; leave it out.",
-                "invalid_parameter",
+            raise invalid(
+                f"TensorRT-LLM computes BERT in fp16, so --precision {precision} is not possible; leave it out."
             )
         return settings
 
@@ -111,10 +110,9 @@ def target(options: BuildOptions) -> LlmApiEncoderTarget:
     """
     arguments = options.settings if isinstance(options.settings, LlmArguments) else LlmArguments()
     if unknown := arguments.model_dump(exclude_defaults=True, exclude={"extra"}):
-        raise BuildError(
+        raise invalid(
             f"An engine with the task {options.task} has no argument {', '.join(unknown)}; leave it out, or pass other "
-            "arguments of the LLM as extra.NAME.",
-            "invalid_parameter",
+            "arguments of the LLM as extra.NAME."
         )
     # The library computes BERT in fp16, whatever its type.
     default: Precision = "bf16" if options.task == "embed" else "fp16"
@@ -128,8 +126,7 @@ def model_yaml(checkpoint: Path, options: BuildOptions) -> str:
 
 
 def _refused(directory: Path, what: str, runs: str) -> BuildError:
-    return BuildError(
+    return unsupported(
         f"{directory} has {what}, and TensorRT-LLM's LLM.encode runs {runs}; build it with --target tensorrt or"
-        " --target openvino.",
-        "unsupported_architecture",
+        " --target openvino."
     )

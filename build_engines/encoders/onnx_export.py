@@ -23,7 +23,7 @@ from build_engines.encoders.export import (
     smoke_test_inputs,
     write_encoder_tokenizer,
 )
-from build_engines.errors import BuildError
+from build_engines.errors import invalid
 
 ONNX_DIRECTORY = "onnx"
 """The folder of the model and its weights in the engine directory, until the plan is built."""
@@ -98,8 +98,7 @@ def _smoke_test(graph: Any, task: OnnxExportTask, facts: EncoderExportResult) ->
     with torch.no_grad():
         values = graph(**{name: torch.from_numpy(array) for name, array in arrays.items()})
     if not torch.isfinite(values).all():
-        raise BuildError(
+        raise invalid(
             f"{task.checkpoint} computes values that are not finite with --precision {task.precision}; choose another "
-            "one, such as bf16.",
-            "invalid_parameter",
+            "one, such as bf16."
         )

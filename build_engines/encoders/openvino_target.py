@@ -11,9 +11,9 @@ from build_engines.encoders.graph_options import GraphOptions
 from build_engines.encoders.memory import longest_text_bytes
 from build_engines.manifest import CompiledEncoder, Precision
 from build_engines.openvino.export_runner import run_export
-from build_engines.openvino.target import builder_versions, compute_properties
+from build_engines.openvino.target import compute_properties
 from build_engines.progress import BuildProgress
-from build_engines.target import BuildOptions, CacheKey, Host
+from build_engines.target import BuildOptions, CacheKey, Host, installed_versions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,20 +37,20 @@ class EncoderTarget:
         return compute_properties(self.options.precision)
 
     def check_supported(self, directory: Path, config: dict[str, Any]) -> None:
-        self.options.settings(directory, config)
+        self.options.settings_of(directory, config)
 
     def cache_key(self) -> CacheKey:
         return CacheKey([*self.options.cache_key(), self.properties])
 
     def host(self) -> Host:
-        return Host(builder_versions("openvino", "transformers", "torch", "nncf"))
+        return Host(installed_versions("openvino", "transformers", "torch", "nncf"))
 
     def bytes_needed(self, checkpoint: Checkpoint) -> int:
         return int(checkpoint.parameters * _BYTES[self.options.precision])
 
     def compile(self, checkpoint: Checkpoint, out: Path, progress: BuildProgress) -> CompiledEncoder:
         options, place = self.options, str(checkpoint.directory)
-        settings = options.settings(checkpoint.directory, checkpoint.config)
+        settings = options.settings_of(checkpoint.directory, checkpoint.config)
         needed = longest_text_bytes(checkpoint.config, place, options.task, settings.max_seq_len, options.precision)
         task = options.export_task(EncoderExportTask, checkpoint, settings, out, self.properties)
         facts = run_export(task, progress) | {"properties": self.properties, "longest_text_bytes": needed}

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from build_engines.checkpoints.checkpoint import checkpoint_directory, map_read_errors, read_config_file, read_json
 from build_engines.checkpoints.config_file import ConfigFile
-from build_engines.errors import BuildError
+from build_engines.errors import BuildError, damaged, invalid, unsupported
 from build_engines.gguf.header import is_gguf
 from build_engines.manifest import EncoderTask, Pooling
 
@@ -114,25 +114,25 @@ def read_settings(
     file = ConfigFile(config, str(directory), "built")
     architecture = str(config["architectures"][0])
     for sentence in _unsupported_features(directory, file, architecture):
-        raise _unsupported(sentence)
+        raise unsupported(sentence)
     if task == "embed":
         if architecture.endswith(_CLASSIFIER):
-            raise _invalid(
+            raise invalid(
                 f"{directory} has the architecture {architecture}, which gives scores and no embeddings; build it with "
                 "--task rerank or --task classify."
             )
         settings = _read_embedding(directory, file, pooling, normalize)
     else:
         if pooling is not None or normalize is not None:
-            raise _invalid(f"--pooling and --normalize are for --task embed; leave them out of --task {task}.")
+            raise invalid(f"--pooling and --normalize are for --task embed; leave them out of --task {task}.")
         if not architecture.endswith(_CLASSIFIER):
-            raise _unsupported(
+            raise unsupported(
                 f"{directory} has the architecture {architecture}, which gives no scores; --task {task} needs a "
                 f"…{_CLASSIFIER}, and --task embed builds this one."
             )
         settings = _read_classifier(directory, file, task)
     if max_seq_len is not None and max_seq_len > settings.max_seq_len:
-        raise _invalid(
+        raise invalid(
             f"{directory} can be built for {settings.max_seq_len} tokens at most, so --max-seq-len {max_seq_len} is"
             " too high; lower it."
         )
@@ -198,7 +198,7 @@ def _read_embedding(
     own = _config_file(directory, directory / _OWN_SETTINGS)
     kind = own.identifier("model_type")
     if kind not in (None, "SentenceTransformer"):
-        raise _unsupported(
+        raise unsupported(
             f"{directory} is a {kind} of sentence-transformers, which can't be built as an embedder; choose a "
             f"SentenceTransformer, or a CrossEncoder of a …{_CLASSIFIER}."
         )
@@ -245,7 +245,7 @@ def _read_modules(directory: Path) -> dict[str, Any] | None:
         raise _damaged(f"{path} is not a list of modules")
     for name in (module["type"] for module in modules):
         if not name.startswith("sentence_transformers.") or name.rpartition(".")[2] not in _MODULE_TYPES:
-            raise _unsupported(
+            raise unsupported(
                 f"{path} lists the module {name[:100]!r}, which can't be built; only Transformer, Pooling, Dense and "
                 "Normalize of sentence-transformers can."
             )
@@ -253,7 +253,7 @@ def _read_modules(directory: Path) -> dict[str, Any] | None:
     dense = kinds.count("Dense")
     expected = ["Transformer", "Pooling", *["Dense"] * dense, *["Normalize"] * ("Normalize" in kinds)]
     if kinds != expected:
-        raise _unsupported(
+        raise unsupported(
             f"{path} lists the modules {', '.join(kinds)}; only Transformer, Pooling, Dense and Normalize in this order"
             " can be built."
         )
@@ -262,7 +262,7 @@ def _read_modules(directory: Path) -> dict[str, Any] | None:
         raise _damaged(f"{path} has a path outside its directory")
     places = [directory / name for name in names]
     if places[0] != directory:
-        raise _unsupported(f"{path} has the model in {places[0].name}; only a model beside modules.json can be built.")
+        raise unsupported(f"{path} has the model in {places[0].name}; only a model beside modules.json can be built.")
     return {
         "pooling": _pooling(places[1] / "config.json"),
         "dense": tuple(_dense(place) for place in places[2 : 2 + dense]),
@@ -281,7 +281,7 @@ def _pooling(path: Path) -> Pooling:
     if len(modes) != 1 or modes[0] not in _POOLINGS:
         raise _not_one_of(f"{path} pools {(' and '.join(modes) or 'nothing')[:100]}", _POOLINGS)
     if config.get("include_prompt", True) is not True:
-        raise _unsupported(
+        raise unsupported(
             f"{path} leaves the prompt out of the pooling (include_prompt), which can't be built; choose another "
             "checkpoint."
         )
@@ -293,7 +293,7 @@ def _dense(place: Path) -> Dense:
     config = read_json(path)
     names = [config.get(name) for name in ("module_input_name", "module_output_name")]
     if any(name not in (None, _EMBEDDING) for name in names) or config.get("use_residual"):
-        raise _unsupported(
+        raise unsupported(
             f"{path} describes a Dense module with another input or output than {_EMBEDDING}, or with a residual, which"
             " can't be built; choose another checkpoint."
         )
@@ -301,7 +301,7 @@ def _dense(place: Path) -> Dense:
     kind = activation.rpartition(".")[2]
     if kind not in _DENSE_ACTIVATIONS or not (place / "model.safetensors").is_file():
         why = f"the activation {activation[:100]}" if kind not in _DENSE_ACTIVATIONS else "no model.safetensors"
-        raise _unsupported(
+        raise unsupported(
             f"{path} describes a Dense module with {why}, which can't be built; it must have model.safetensors and "
             f"one of {', '.join(_DENSE_ACTIVATIONS)}."
         )
@@ -334,7 +334,7 @@ def _prompts(directory: Path, own: ConfigFile) -> dict[str, Any]:
 def _read_classifier(directory: Path, file: ConfigFile, task: EncoderTask) -> EncoderSettings:
     labels = _labels(file)
     if task == "rerank" and len(labels) != 1:
-        raise _invalid(f"{directory} has {len(labels)} labels, and a reranker has one; build it with --task classify.")
+        raise invalid(f"{directory} has {len(labels)} labels, and a reranker has one; build it with --task classify.")
     own = _config_file(directory, directory / _OWN_SETTINGS)
     return EncoderSettings(
         task,
@@ -384,16 +384,8 @@ def _activation(directory: Path, file: ConfigFile, own: ConfigFile, labels: int)
 
 
 def _not_one_of(what: str, allowed: Collection[str]) -> BuildError:
-    return _unsupported(f"{what}, which can't be built; it must be one of {', '.join(allowed)}.")
+    return unsupported(f"{what}, which can't be built; it must be one of {', '.join(allowed)}.")
 
 
 def _damaged(what: str) -> BuildError:
-    return BuildError(f"{what}; fetch the checkpoint again.", "checkpoint_damaged")
-
-
-def _unsupported(sentence: str) -> BuildError:
-    return BuildError(sentence, "unsupported_architecture")
-
-
-def _invalid(sentence: str) -> BuildError:
-    return BuildError(sentence, "invalid_parameter")
+    return damaged(f"{what}; fetch the checkpoint again.")

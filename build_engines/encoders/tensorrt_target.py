@@ -18,13 +18,12 @@ from build_engines.checkpoints.checkpoint import Checkpoint, map_read_errors, re
 from build_engines.containers import DEFAULT_CONTAINER
 from build_engines.encoders.graph_options import GraphOptions
 from build_engines.encoders.onnx_export import MODEL, ONNX_DIRECTORY, OUTPUT, OnnxExportTask
-from build_engines.errors import BuildError
+from build_engines.errors import BuildError, invalid
 from build_engines.machine import Machine
 from build_engines.manifest import CompiledEncoder, EncoderLimits, Precision
 from build_engines.openvino.export_runner import run_export
-from build_engines.openvino.target import builder_versions
 from build_engines.progress import BuildProgress
-from build_engines.target import BuildOptions, CacheKey, Host
+from build_engines.target import BuildOptions, CacheKey, Host, installed_versions
 from build_engines.tensorrt_llm.commands import Command
 from build_engines.tensorrt_llm.programs import Docker, Native, Programs, docker_for, program_versions
 from build_engines.tensorrt_llm.run import logging_to, run_command
@@ -62,7 +61,7 @@ class TensorRtEncoderTarget:
     machine: Machine | None = None
 
     def check_supported(self, directory: Path, config: dict[str, Any]) -> None:
-        self.options.settings(directory, config)
+        self.options.settings_of(directory, config)
 
     def cache_key(self) -> CacheKey:
         return CacheKey([*self.options.cache_key(), self.settings.limits.model_dump()])
@@ -71,14 +70,14 @@ class TensorRtEncoderTarget:
         programs = self.settings.programs
         machine = self.machine = programs.detect()
         _check_machine(machine, programs.where)
-        versions = builder_versions("transformers", "torch") | program_versions(programs, machine, "tensorrt", "cuda")
+        versions = installed_versions("transformers", "torch") | program_versions(programs, machine, "tensorrt", "cuda")
         return Host(versions, machine.built_on)
 
     def bytes_needed(self, checkpoint: Checkpoint) -> int:
         return int(checkpoint.parameters * _BYTES[self.options.precision])
 
     def compile(self, checkpoint: Checkpoint, out: Path, progress: BuildProgress) -> CompiledEncoder:
-        settings = self.options.settings(checkpoint.directory, checkpoint.config)
+        settings = self.options.settings_of(checkpoint.directory, checkpoint.config)
         facts = run_export(self.options.export_task(OnnxExportTask, checkpoint, settings, out, {}), progress)
         programs = self.settings.programs
         programs = docker_for(out, programs) if isinstance(programs, Docker) else programs
@@ -109,7 +108,7 @@ def target(options: BuildOptions) -> TensorRtEncoderTarget:
     """Return the target for `options`, which name a task."""
     settings = options.settings or TensorRtSettings()
     if not isinstance(settings, TensorRtSettings):
-        raise BuildError("The target tensorrt needs its own settings; pass TensorRtSettings.", "invalid_parameter")
+        raise invalid("The target tensorrt needs its own settings; pass TensorRtSettings.")
     return TensorRtEncoderTarget(GraphOptions.of(options, DEFAULT_PRECISION), settings)
 
 
@@ -139,7 +138,7 @@ def dry_run(directory: Path, out: Path, target: TensorRtEncoderTarget) -> str:
     """Return what a build of the checkpoint `directory` into `out` would run, as shell lines: the export, which has no
     command of its own, as a comment. Raises BuildError as a build does, except for errors of the machine."""
     with map_read_errors(directory):
-        settings = target.options.settings(directory, read_config(directory))
+        settings = target.options.settings_of(directory, read_config(directory))
     programs, place = target.settings.programs, out.resolve()
     programs = docker_for(out, programs) if isinstance(programs, Docker) else programs
     command = plan_command(programs, place)
@@ -157,10 +156,9 @@ def _check_machine(machine: Machine, where: str) -> None:
             "package_missing",
         )
     if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST:
-        raise BuildError(
+        raise invalid(
             f"{where} has TensorRT {version}, and encoders need {'.'.join(map(str, _OLDEST))} or newer; use "
-            f"{DEFAULT_CONTAINER.image}.",
-            "invalid_parameter",
+            f"{DEFAULT_CONTAINER.image}."
         )
     if not machine.gpus:
         raise BuildError(
@@ -169,4 +167,4 @@ def _check_machine(machine: Machine, where: str) -> None:
             "gpu_missing",
         )
     if sentence := machine.several_kinds(where):
-        raise BuildError(sentence, "invalid_parameter")
+        raise invalid(sentence)

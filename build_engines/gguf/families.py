@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from build_engines.errors import BuildError
+from build_engines.errors import BuildError, unsupported
 from build_engines.gguf.header import Change, GgufFile, GgufTensor, Weight
 
 _MAX_LAYERS = 1000
@@ -108,10 +108,9 @@ def map_weights(file: GgufFile) -> list[Weight]:
             change: Change = "minus_one" if family.shifted_norms and outside == "output_norm" else "none"
             weights.append(Weight(f"{_OUTSIDE[outside]}.weight", tensor.shape, tensor, change))
         else:
-            raise BuildError(
+            raise unsupported(
                 f"{file.path} has the tensor {name[:100]}, which is not known in models of the family {file.family};"
-                " build from the original Hugging Face model.",
-                "unsupported_architecture",
+                " build from the original Hugging Face model."
             )
     return weights
 
@@ -134,10 +133,9 @@ def _family(file: GgufFile) -> _Family:
     family = FAMILIES.get(file.family)
     if family is None or (file.metadata.get(f"{file.family}.expert_count") and "ffn_gate_inp" not in family.names):
         experts = "" if family is None else " with experts"
-        raise BuildError(
+        raise unsupported(
             f"{file.path} holds a model of the family {file.family[:100]}{experts}, which can't be read from GGUF;"
-            f" read are {', '.join(FAMILIES)}; build others from the original Hugging Face model.",
-            "unsupported_architecture",
+            f" read are {', '.join(FAMILIES)}; build others from the original Hugging Face model."
         )
     return family
 
@@ -203,10 +201,9 @@ def _factors(file: GgufFile, name: str) -> list[float]:
 
 
 def _other_rope(file: GgufFile, what: str) -> BuildError:
-    return BuildError(
+    return unsupported(
         f"{file.path} scales positions in a way that can't be read from GGUF ({what}); build from the original Hugging"
-        " Face model.",
-        "unsupported_architecture",
+        " Face model."
     )
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from build_engines.errors import BuildError
+from build_engines.errors import BuildError, damaged, unsupported
 
 Change = Literal["none", "q_heads", "k_heads", "minus_one"]
 _MAGIC = b"GGUF"
@@ -249,12 +249,11 @@ def _block(path: Path, name: str, kind: int) -> tuple[int, int]:
     try:
         return GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
     except (ValueError, KeyError):
-        raise BuildError(
+        raise unsupported(
             f"{path} has the tensor {name[:100]} in an unknown quantization (type {kind}); choose a file with another,"
-            " such as Q8_0 or Q4_K_M.",
-            "unsupported_architecture",
+            " such as Q8_0 or Q4_K_M."
         ) from None
 
 
 def _damaged(path: Path, what: str) -> BuildError:
-    return BuildError(f"{path} is damaged: {what}; fetch it again.", "checkpoint_damaged")
+    return damaged(f"{path} is damaged: {what}; fetch it again.")

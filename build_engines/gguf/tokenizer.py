@@ -13,7 +13,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from build_engines.errors import BuildError
+from build_engines.errors import BuildError, unsupported
 from build_engines.gguf.header import GgufFile
 
 _KEY = "tokenizer.ggml"
@@ -218,7 +218,6 @@ def _ends(tokenizer: Tokenizer, special: dict[str, str], begins: bool, ends: boo
 
 
 def _unsupported(file: GgufFile, what: str, known: str) -> BuildError:
-    return BuildError(
-        f"{file.path} has {what}, which is not known; known are {known}; build from the original Hugging Face model.",
-        "unsupported_architecture",
+    return unsupported(
+        f"{file.path} has {what}, which is not known; known are {known}; build from the original Hugging Face model."
     )

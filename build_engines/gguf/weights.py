@@ -9,7 +9,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from build_engines.errors import BuildError
+from build_engines.errors import unsupported
 from build_engines.gguf.header import GgufFile, GgufTensor, Weight
 
 _BYTES = {"F32": 4, "F16": 2, "BF16": 2}
@@ -26,10 +26,9 @@ def check_quantizations(file: GgufFile) -> None:
         try:
             dequantize(np.zeros((1, GGML_QUANT_SIZES[named][1]), np.uint8), named)
         except NotImplementedError:
-            raise BuildError(
+            raise unsupported(
                 f"{file.path} has tensors in {named.name}, which can't be read; choose a file with another"
-                " quantization, such as Q8_0 or Q4_K_M.",
-                "unsupported_architecture",
+                " quantization, such as Q8_0 or Q4_K_M."
             ) from None
 
 

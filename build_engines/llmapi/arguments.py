@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from build_engines.settings_file import invalid, parse_value, read_settings_file
+from build_engines.errors import invalid
+from build_engines.settings_file import parse_value, read_settings_file
 from inflight.common.suggestions import nearest
 
 # Strict, since YAML's true would count as 1.

@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from build_engines.checkpoints.model_facts import ModelFacts, read_facts, read_s
 from build_engines.checkpoints.tokenizer_files import read_fast_tokenizer, write_fast_tokenizer
 from build_engines.containers import ENGINE_LINE
 from build_engines.engine_files import hash_file
-from build_engines.errors import BuildError
+from build_engines.errors import invalid, unsupported
 from build_engines.llmapi.arguments import LlmArguments
 from build_engines.manifest import (
     CompiledEngine,
@@ -101,7 +101,7 @@ def check_architecture(directory: Path, config: dict[str, Any], trust_remote_cod
     """
     name = str(config["architectures"][0])
     if config.get("is_encoder_decoder"):
-        raise _unsupported(
+        raise unsupported(
             f"{directory} holds a {name}, which has an encoder, and only decoders can be built; "
             "use a decoder-only model that generates text (…ForCausalLM)."
         )
@@ -110,20 +110,16 @@ def check_architecture(directory: Path, config: dict[str, Any], trust_remote_cod
     if name in LATER_ARCHITECTURES:
         return (f"TensorRT-LLM 1.2 doesn't support {name}: it needs the container of a later version.",)
     if not name.endswith(_GENERATORS):
-        raise _unsupported(
+        raise unsupported(
             f"{directory} holds a {name}, and only models that generate text (…ForCausalLM) can be built."
         )
     if trust_remote_code:
         return (f"TensorRT-LLM doesn't list {name}: the engine loads only if the version that serves it supports it.",)
     other = "build it with --target tensorrt-llm" if name in CAPABILITIES[ENGINE_LINE] else "use another model"
-    raise _unsupported(
+    raise unsupported(
         f"{directory} holds a {name}, which TensorRT-LLM's LLM API doesn't list; {other}, or pass --llm-argument "
         "trust_remote_code=true if the version that will serve it supports it."
     )
-
-
-def _unsupported(message: str) -> BuildError:
-    return BuildError(message, "unsupported_architecture")
 
 
 @dataclass
@@ -144,15 +140,13 @@ class LlmApiTarget:
         self.own_files = _hash_own_files(directory) if self.arguments.trust_remote_code else None
         has = self.quantization.precision
         if has is not None and self.precision not in (None, has):
-            raise BuildError(
-                f"{directory} is quantized to {has}, so --precision {self.precision} is not possible; leave it out.",
-                "invalid_parameter",
+            raise invalid(
+                f"{directory} is quantized to {has}, so --precision {self.precision} is not possible; leave it out."
             )
         if has is None and self.precision not in (None, *DTYPES):
-            raise BuildError(
+            raise invalid(
                 f"{directory} is not quantized, and --target llmapi quantizes nothing, so --precision {self.precision}"
-                " is not possible; quantize it with ModelOpt first, or use --target tensorrt-llm.",
-                "invalid_parameter",
+                " is not possible; quantize it with ModelOpt first, or use --target tensorrt-llm."
             )
 
     def cache_key(self) -> CacheKey:
@@ -185,9 +179,7 @@ class LlmApiTarget:
             properties={},
             max_seq_len=keywords["max_seq_len"],
             vocab_size=facts.vocab_size,
-            end_ids=special.end_ids,
-            pad_id=special.pad_id,
-            bos_id=special.bos_id,
+            **asdict(special),
             layers=facts.layers,
             kv_heads=facts.kv_heads,
             head_dim=facts.head_dim,
@@ -213,10 +205,9 @@ class LlmApiTarget:
         """Return the arguments of `LLM`; raise BuildError (`invalid_parameter`) for a length above the model's."""
         length = self.arguments.max_seq_len or facts.positions
         if length > facts.positions:
-            raise BuildError(
+            raise invalid(
                 f"{checkpoint.directory} can be built for {facts.positions} tokens at most, so max_seq_len {length} is"
-                " too high; lower it.",
-                "invalid_parameter",
+                " too high; lower it."
             )
         keywords = self.arguments.keywords(length)
         if self.precision in DTYPES:
@@ -254,16 +245,11 @@ def target(options: BuildOptions) -> LlmApiTarget:
     """
     arguments = options.settings if isinstance(options.settings, LlmArguments) else LlmArguments()
     if arguments.dtype != "auto" and DTYPES.get(options.precision or "", arguments.dtype) != arguments.dtype:
-        raise BuildError(
-            f"--precision is {options.precision} and dtype is {arguments.dtype}; leave one out.", "invalid_parameter"
-        )
+        raise invalid(f"--precision is {options.precision} and dtype is {arguments.dtype}; leave one out.")
     length = options.max_seq_len
     if length is not None:
         if arguments.max_seq_len not in (None, length):
-            raise BuildError(
-                f"--max-seq-len is {length} and max_seq_len is {arguments.max_seq_len}; leave one out.",
-                "invalid_parameter",
-            )
+            raise invalid(f"--max-seq-len is {length} and max_seq_len is {arguments.max_seq_len}; leave one out.")
         arguments = arguments.model_copy(update={"max_seq_len": length})
     kv: GpuKvPrecision | None = "fp8" if options.kv_precision == "fp8" else None
     return LlmApiTarget(arguments, options.precision, kv)

@@ -13,16 +13,16 @@ import os
 import re
 import secrets
 import shutil
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
+from build_engines.atomic_directory import LockedError, locked
 from build_engines.build import is_engine
 from build_engines.checkpoints.locate import cache_directory
 from build_engines.errors import BuildError
@@ -33,20 +33,17 @@ from inflight.common.suggestions import nearest
 _RECORD, _ENGINE, _LOCK = "entry.json", "engine", "lock"
 _REMOVED = ".removed-"
 _DIGEST_LENGTH = 16
-_ATTEMPT_SECONDS = 0.02
 
 State = Literal["ready", "in use", "building", "incomplete"]
 
 
-class EntryRecord(BaseModel):
+class EntryRecord(BaseModel, frozen=True):
     """What an engine was built from.
 
     `name` is a hub name or the path of a checkpoint. `revision` is the commit, or a hash of the checkpoint's files;
     `requested_revision` is what the user named (None for a path). `options` is a hash of everything else that
     affects the engine, `version` is that of inflight.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     name: str
     revision: str
@@ -103,7 +100,7 @@ class CachedEngine:
         try:
             with _locked(self.directory, fcntl.LOCK_EX, None, attempts=1):
                 return "ready" if self.manifest else "incomplete"
-        except _LockedError:
+        except LockedError:
             return "in use" if self.manifest else "building"
         except OSError:  # another user's cache, which can't be locked
             return "ready" if self.manifest else "incomplete"
@@ -111,10 +108,6 @@ class CachedEngine:
     def touch(self) -> None:
         with suppress(OSError):
             os.utime(self.directory / _RECORD)
-
-
-class _LockedError(Exception):
-    """Another process holds the lock."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +192,7 @@ class ModelCache:
             shutil.rmtree(removed)
         except FileNotFoundError:
             pass  # another process was faster
-        except _LockedError:
+        except LockedError:
             raise BuildError(
                 f"{entry.record.name} is being served or built by another process; stop that first.", "engine_in_use"
             ) from None
@@ -239,35 +232,9 @@ def _read_record(directory: Path) -> EntryRecord | None:
         return None
 
 
-def _try_lock(descriptor: int, how: int, attempts: int) -> bool:
-    for attempt in range(attempts):
-        time.sleep(_ATTEMPT_SECONDS if attempt else 0)
-        with suppress(BlockingIOError):
-            fcntl.flock(descriptor, how | fcntl.LOCK_NB)
-            return True
-    return False
-
-
-@contextmanager
-def _locked(directory: Path, how: int, on_wait: Callable[[], None] | None, attempts: int = 5) -> Iterator[None]:
-    """Hold the lock of an entry; without `on_wait`, raise _LockedError instead of waiting.
-
-    Several attempts go before both, since `inflight list` holds each lock for a moment to learn the entry's state. A
-    process that waits creates the directory if the one for which it waited was removed.
-    """
-    path = directory / _LOCK
-    while True:
-        if on_wait is not None:
-            directory.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
-        try:
-            if not _try_lock(descriptor, how, attempts):
-                if on_wait is None:
-                    raise _LockedError
-                on_wait()
-                fcntl.flock(descriptor, how)
-            if path.exists() and os.path.samestat(os.fstat(descriptor), os.stat(path)):
-                yield
-                return
-        finally:
-            os.close(descriptor)
+def _locked(
+    directory: Path, how: int, on_wait: Callable[[], None] | None, attempts: int = 5
+) -> AbstractContextManager[None]:
+    """Hold the lock of an entry, as `locked` does. Several attempts go before waiting, since `inflight list` holds each
+    lock for a moment to learn the entry's state."""
+    return locked(directory / _LOCK, how, on_wait, attempts)

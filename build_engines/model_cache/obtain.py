@@ -16,7 +16,7 @@ from build_engines.checkpoints.locate import checkpoint_name, is_named, is_on_hu
 from build_engines.checkpoints.named_models import NAMED_MODELS
 from build_engines.checkpoints.openvino_ir import MODEL, other_precision
 from build_engines.encoders.settings import find_task
-from build_engines.errors import BuildError
+from build_engines.errors import BuildError, invalid
 from build_engines.model_cache.cache import CachedEngine, EntryRecord, ModelCache
 from build_engines.progress import BuildProgress, NoBuildProgress
 from build_engines.target import find_target
@@ -86,10 +86,7 @@ def obtain_engine(
 def check_revision(checkpoint: str, revision: str | None) -> None:
     """Raise BuildError (`invalid_parameter`) for a revision of a directory, which has only its present content."""
     if revision is not None and not is_on_hub(checkpoint):
-        raise BuildError(
-            f"{checkpoint} has no revisions, which models of the hub have; leave --revision {revision} out.",
-            "invalid_parameter",
-        )
+        raise invalid(f"{checkpoint} has no revisions, which models of the hub have; leave --revision {revision} out.")
 
 
 def _find_source(

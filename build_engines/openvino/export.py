@@ -13,7 +13,7 @@ from build_engines.checkpoints.checkpoint import FURTHER_TEMPLATES, read_config
 from build_engines.checkpoints.model_facts import read_special_ids
 from build_engines.checkpoints.openvino_ir import MODEL, WEIGHTS, read_ir
 from build_engines.checkpoints.tokenizer_files import TOKENIZER_FILES, read_fast_tokenizer, write_fast_tokenizer
-from build_engines.errors import BuildError
+from build_engines.errors import damaged, invalid
 from build_engines.openvino.families import COMPARED, TASK, check_family
 
 _MODEL_FILES = (MODEL, WEIGHTS, "config.json", "generation_config.json")
@@ -67,7 +67,7 @@ def export(task: ExportTask, on_step: Callable[[str], None]) -> ExportResult:
     tokenizer = read_fast_tokenizer(checkpoint)
     length = sequence_length(task, config, tokenizer)
     on_step(f"Converting {config.architectures[0]} to OpenVINO")
-    _convert(checkpoint, config, out, getattr(_torch(), _TORCH_TYPES.get(task.precision, "bfloat16")))
+    _convert(checkpoint, config, out, _TORCH_TYPES.get(task.precision, "bfloat16"))
     if task.precision in ("int8", "int4"):
         on_step(f"Compressing the weights to {task.precision}")
         _compress(out, task.precision)
@@ -80,12 +80,6 @@ def export(task: ExportTask, on_step: Callable[[str], None]) -> ExportResult:
     return facts
 
 
-def _torch() -> Any:
-    import torch
-
-    return torch
-
-
 def _read_supported_config(checkpoint: Path) -> Any:
     from transformers import AutoConfig
 
@@ -93,7 +87,7 @@ def _read_supported_config(checkpoint: Path) -> Any:
     return AutoConfig.from_pretrained(checkpoint, trust_remote_code=False, local_files_only=True)
 
 
-def _convert(checkpoint: Path, config: Any, out: Path, dtype: Any) -> None:
+def _convert(checkpoint: Path, config: Any, out: Path, dtype: str) -> None:
     from optimum.exporters.openvino import utils
     from optimum.exporters.openvino.convert import export_from_model
     from optimum.intel.openvino import OVConfig
@@ -108,7 +102,7 @@ def _convert(checkpoint: Path, config: Any, out: Path, dtype: Any) -> None:
         # Set explicitly, since the exporter compresses large models to int8 by default.
         ov_config=OVConfig(dtype="fp32"),
         stateful=True,
-        patch_16bit_model=dtype != _torch().float32,
+        patch_16bit_model=dtype != "float32",
         device="cpu",
     )
 
@@ -129,10 +123,9 @@ def load_model(kind: Any, checkpoint: Path, unread: tuple[str, ...] = (), **argu
     # transformers only warns about missing weights and fills them with random ones.
     names = [*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])]
     if absent := [name for name in names if not name.startswith(unread)]:
-        raise BuildError(
+        raise damaged(
             f"{checkpoint} has no weights for {len(absent)} tensors of its config.json "
-            f"({min(absent)}); fetch the checkpoint again.",
-            "checkpoint_damaged",
+            f"({min(absent)}); fetch the checkpoint again."
         )
     return model
 
@@ -227,10 +220,9 @@ def sequence_length(task: ExportTask, config: Any, tokenizer: Any) -> int:
     """Return the user's or the model's length; raise BuildError (`invalid_parameter`) if the user's is higher."""
     longest = _positions(config, tokenizer)
     if task.max_seq_len is not None and task.max_seq_len > longest:
-        raise BuildError(
+        raise invalid(
             f"{task.checkpoint} can be built for {longest} tokens at most, so --max-seq-len "
-            f"{task.max_seq_len} is too high; lower it.",
-            "invalid_parameter",
+            f"{task.max_seq_len} is too high; lower it."
         )
     return task.max_seq_len or longest
 

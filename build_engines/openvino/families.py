@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from build_engines.errors import BuildError
+from build_engines.errors import unsupported
 from build_engines.synthetic.shapes import TINY
 
 TASK = "text-generation-with-past"
@@ -29,10 +29,9 @@ def check_family(checkpoint: Path, kind: str) -> None:
     """Raise BuildError (`unsupported_architecture`) unless the exporter writes models of the model_type `kind`, with
     the installed transformers, and OpenVINO computes them as transformers does."""
     if reason := REFUSED.get(kind) or _not_exported(kind):
-        raise BuildError(
+        raise unsupported(
             f"{checkpoint} is a model of the type {kind}, which can't be compiled for OpenVINO: {reason}; choose one of"
-            f" {', '.join(COMPARED)}.",
-            "unsupported_architecture",
+            f" {', '.join(COMPARED)}."
         )
 
 

@@ -14,11 +14,11 @@ from build_engines.checkpoints.checkpoint import FURTHER_TEMPLATES, Checkpoint, 
 from build_engines.checkpoints.model_facts import read_facts, read_special_ids
 from build_engines.checkpoints.openvino_ir import MODEL, WEIGHTS, IrFacts, openvino_parts, other_precision, read_ir
 from build_engines.checkpoints.tokenizer_files import TOKENIZER_FILES
-from build_engines.errors import BuildError
+from build_engines.errors import damaged, unsupported
 from build_engines.manifest import Precision
 from build_engines.openvino.export import ExportResult, ExportTask, describe_limits, sequence_length, smoke_test
-from build_engines.openvino.target import OpenVinoTarget, builder_versions
-from build_engines.target import BuildOptions, Host
+from build_engines.openvino.target import OpenVinoTarget
+from build_engines.target import BuildOptions, Host, installed_versions
 
 _INPUTS = {"input_ids", "attention_mask", "position_ids", "beam_idx"}
 _EXPORT = "`optimum-cli export openvino --task text-generation-with-past`"
@@ -45,7 +45,7 @@ class ReadyModelTarget(OpenVinoTarget):
         _check_sizes(directory, ir, config)
 
     def host(self) -> Host:
-        return Host(builder_versions("openvino"))
+        return Host(installed_versions("openvino"))
 
     def bytes_needed(self, checkpoint: Checkpoint) -> int:
         """Return the size of the copy of a user's weights; a download is linked."""
@@ -59,12 +59,12 @@ def target(options: BuildOptions, directory: Path) -> ReadyModelTarget:
     target or a task for which there are no engines of such models, and as `read_ir` does.
     """
     if options.target != "openvino":
-        raise _unsupported(
+        raise unsupported(
             f"{directory} has a model for OpenVINO, which --target {options.target} can't use; leave --target out, or"
             f" {_ORIGINAL}."
         )
     if options.task not in (None, "generate"):
-        raise _unsupported(
+        raise unsupported(
             f"{directory} has an OpenVINO model with the task {options.task}, and only those that generate text are"
             f" served as they are; {_ORIGINAL}."
         )
@@ -114,10 +114,9 @@ def export(task: ReadyModelTask, on_step: Callable[[str], None]) -> ExportResult
             smoke_test(out, task.properties, result)
         except RuntimeError as error:
             reason = str(error).strip().splitlines()[-1][-_LONGEST_REASON:].rstrip(".")
-            raise BuildError(
+            raise damaged(
                 f"OpenVINO can't run {directory / MODEL} ({reason}); fetch it again, or export the original model with"
-                f" {_EXPORT}.",
-                "checkpoint_damaged",
+                f" {_EXPORT}."
             ) from error
     return result
 
@@ -134,9 +133,7 @@ class _Tokenizer:
         try:
             self._tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
         except Exception as error:  # the library raises no narrower one
-            raise BuildError(
-                f"{directory / 'tokenizer.json'} can't be read ({error}); fetch it again.", "checkpoint_damaged"
-            ) from error
+            raise damaged(f"{directory / 'tokenizer.json'} can't be read ({error}); fetch it again.") from error
         path = directory / "tokenizer_config.json"
         named = special_tokens(read_json(path) if path.is_file() else {}, directory)
         ids = {name: self._tokenizer.token_to_id(text) for name, text in named.items() if isinstance(text, str)}
@@ -162,8 +159,8 @@ def _read_model(directory: Path) -> IrFacts:
         return read_ir(directory / MODEL)
     parts = openvino_parts(directory)
     if WEIGHTS in parts:
-        raise BuildError(f"{directory} has {WEIGHTS} and no {MODEL}; fetch both again.", "checkpoint_damaged")
-    raise _unsupported(
+        raise damaged(f"{directory} has {WEIGHTS} and no {MODEL}; fetch both again.")
+    raise unsupported(
         f"{directory} has an OpenVINO model in parts ({', '.join(parts)}), and only one in {MODEL} can be served; name"
         " a model that only generates text."
     )
@@ -173,15 +170,15 @@ def _check_generates(directory: Path, ir: IrFacts, config: dict[str, Any]) -> No
     """Raise BuildError (`unsupported_architecture`) unless the model is a stateful one from ids to logits."""
     architecture = str(config["architectures"][0])
     if not architecture.endswith(("ForCausalLM", "LMHeadModel")):
-        raise _unsupported(
+        raise unsupported(
             f"{directory} has the architecture {architecture}; name a model that generates text (…ForCausalLM)."
         )
     if not ir.states:
-        raise _unsupported(f"{ir.path} has no KV cache as its state; export the original model with {_EXPORT}.")
+        raise unsupported(f"{ir.path} has no KV cache as its state; export the original model with {_EXPORT}.")
     if foreign := sorted(ir.inputs.keys() - _INPUTS):
-        raise _unsupported(f"{ir.path} has the input {foreign[0]}; name a model whose only inputs are token ids.")
+        raise unsupported(f"{ir.path} has the input {foreign[0]}; name a model whose only inputs are token ids.")
     if any(len(state) != len(("batch", "KV heads", "tokens", "head size")) for state in ir.states):
-        raise _unsupported(f"{ir.path} has other states than a KV cache; {_ORIGINAL}.")
+        raise unsupported(f"{ir.path} has other states than a KV cache; {_ORIGINAL}.")
 
 
 def _check_sizes(directory: Path, ir: IrFacts, config: dict[str, Any]) -> None:
@@ -195,12 +192,7 @@ def _check_sizes(directory: Path, ir: IrFacts, config: dict[str, Any]) -> None:
     ]
     for name, configured, found in pairs:
         if found not in (configured, -1):
-            raise BuildError(
+            raise damaged(
                 f"{directory / 'config.json'} is of another model than {MODEL}: its {name} is {configured}, and the"
-                f" model's is {found}; fetch both again.",
-                "checkpoint_damaged",
+                f" model's is {found}; fetch both again."
             )
-
-
-def _unsupported(sentence: str) -> BuildError:
-    return BuildError(sentence, "unsupported_architecture")

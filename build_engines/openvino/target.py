@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from build_engines.manifest import CompiledEngine, GpuKvPrecision, GpuPrecision,
 from build_engines.openvino.export import ExportTask
 from build_engines.openvino.export_runner import run_export
 from build_engines.progress import BuildProgress
-from build_engines.target import BuildOptions, CacheKey, Host
+from build_engines.target import BuildOptions, CacheKey, Host, installed_versions
 
 _HINTS = {"fp32": "f32", "fp16": "f16"}
 _ACTIVATIONS_PER_SCALE = 128
@@ -63,7 +62,7 @@ class OpenVinoTarget:
         return CacheKey([self.precision, self.max_seq_len, self.properties])
 
     def host(self) -> Host:
-        return Host(builder_versions(*PACKAGES))
+        return Host(installed_versions(*PACKAGES))
 
     def bytes_needed(self, checkpoint: Checkpoint) -> int:
         unpacked = 4 if self.precision == "fp32" else 2
@@ -130,12 +129,3 @@ def compute_properties(precision: str) -> dict[str, Any]:
     if precision == "int8" and not find_processor().has_amx:
         properties["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = _ACTIVATIONS_PER_SCALE
     return properties
-
-
-def builder_versions(*packages: str) -> dict[str, str]:
-    """Return the versions of those of `packages` that are installed."""
-    versions = {}
-    for package in packages:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[package] = importlib.metadata.version(package)
-    return versions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from build_engines.errors import BuildError
+from build_engines.errors import BuildError, invalid
 from build_engines.plan.parameters import ParameterCounts
 
 
@@ -114,6 +114,4 @@ def kv_format(name: str, *, openvino: bool) -> KvFormat:
 
 def _unknown(option: str, name: str, choices: Iterable[str], openvino: bool) -> BuildError:
     target = "the target openvino" if openvino else "GPUs"
-    return BuildError(
-        f"--{option} {name!r} is not known for {target}; choose one of {', '.join(choices)}.", "invalid_parameter"
-    )
+    return invalid(f"--{option} {name!r} is not known for {target}; choose one of {', '.join(choices)}.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from build_engines.errors import BuildError
+from build_engines.errors import invalid
 from build_engines.plan.size import MIB
 
 
@@ -16,10 +16,6 @@ class GpuModel:
     title: str
     memory: int
     sm: int
-
-    @property
-    def capability(self) -> str:
-        return f"{self.sm // 10}.{self.sm % 10}"
 
 
 def _gpu(name: str, title: str, mebibytes: int, sm: int) -> GpuModel:
@@ -80,7 +76,4 @@ def find_gpu(name: str) -> GpuModel:
             return card
     if plain in _ALIASES:
         return GPUS[_ALIASES[plain]]
-    raise BuildError(
-        f"The GPU {name!r} is not known; choose one of {', '.join(GPUS)}, or set its memory with --memory.",
-        "invalid_parameter",
-    )
+    raise invalid(f"The GPU {name!r} is not known; choose one of {', '.join(GPUS)}, or set its memory with --memory.")

@@ -8,7 +8,7 @@ from functools import partial
 
 from build_engines.checkpoints.openvino_ir import other_precision
 from build_engines.cpu_precision import choose_precision, find_processor
-from build_engines.errors import BuildError
+from build_engines.errors import invalid
 from build_engines.plan import gpu_memory, openvino_memory
 from build_engines.plan.fit import NOT_BUILT, Choices, Demand, Fit, Refusal, choose_fit
 from build_engines.plan.footprint import Footprint
@@ -88,10 +88,9 @@ def make_plan(model: PlannedModel, request: PlanRequest) -> MemoryPlan:
     """
     longest = model.shape.positions
     if request.length is not None and request.length > longest:
-        raise BuildError(
+        raise invalid(
             f"{model.where} supports {longest:,} tokens at most, so --max-seq-len {request.length} is too high; "
-            "lower it.",
-            "invalid_parameter",
+            "lower it."
         )
     length = request.length or min(longest, DEFAULT_LENGTH)
     builder = target_support(request.target, model, request.device, request.sm)

@@ -8,7 +8,7 @@ from typing import Any
 
 from build_engines.checkpoints.config_file import ConfigFile
 from build_engines.checkpoints.model_facts import MAX_LAYERS, POSITIONS, read_sizes
-from build_engines.errors import BuildError
+from build_engines.errors import BuildError, unsupported
 from build_engines.plan.families import (
     FAMILIES,
     MULTI_LATENT,
@@ -114,26 +114,18 @@ def read_shape(config: dict[str, Any], where: str) -> ModelShape:
 
 def _refuse_others(config: dict[str, Any], kind: str, where: str) -> None:
     if kind in MULTI_LATENT or config.get("kv_lora_rank"):
-        raise BuildError(
+        raise unsupported(
             f"{where} has multi-head latent attention ({kind}), whose cache holds compressed vectors; the plan has "
-            "no formula for them, so read the engine's start-up log instead.",
-            "unsupported_architecture",
+            "no formula for them, so read the engine's start-up log instead."
         )
     if config.get("is_encoder_decoder"):
-        raise BuildError(
-            f"{where} holds an encoder and a decoder ({kind}); only decoders can be planned.",
-            "unsupported_architecture",
-        )
+        raise unsupported(f"{where} holds an encoder and a decoder ({kind}); only decoders can be planned.")
     if kind not in FAMILIES:
-        raise BuildError(
-            f"{where} has the model_type {kind}, which is not known; known are {', '.join(sorted(FAMILIES))}.",
-            "unsupported_architecture",
+        raise unsupported(
+            f"{where} has the model_type {kind}, which is not known; known are {', '.join(sorted(FAMILIES))}."
         )
     if kind == "opt" and config.get("word_embed_proj_dim", config.get("hidden_size")) != config.get("hidden_size"):
-        raise BuildError(
-            f"{where} is an OPT model with embeddings narrower than its layers, which can't be planned.",
-            "unsupported_architecture",
-        )
+        raise unsupported(f"{where} is an OPT model with embeddings narrower than its layers, which can't be planned.")
 
 
 def _inner(file: ConfigFile, kind: str, hidden: int) -> int:

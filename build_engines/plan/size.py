@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from build_engines.errors import BuildError
+from build_engines.errors import invalid
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -21,7 +21,7 @@ def parse_size(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     number, letter, tail = match.groups() if match else ("0", "", None)
     if float(number) <= 0 or not letter:
-        raise BuildError(f"{text!r} is not a size of memory; write it as 24GiB, 24GB or 80g.", "invalid_parameter")
+        raise invalid(f"{text!r} is not a size of memory; write it as 24GiB, 24GB or 80g.")
     base = 1000 if (tail or "").lower() == "b" else 1024
     return int(float(number) * base ** _POWERS[letter.lower()])
 

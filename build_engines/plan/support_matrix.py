@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from build_engines.errors import BuildError
+from build_engines.errors import BuildError, unsupported
 from build_engines.plan.formats import GPU_WEIGHTS, KvFormat, WeightFormat
 from build_engines.plan.gpu_memory import Split
 from build_engines.plan.model import PlannedModel
@@ -27,31 +27,15 @@ class FormatSupport:
     notes: tuple[str, ...] = ()
 
 
-class TargetSupport(Protocol):
-    """Checks whether a target builds formats and splits."""
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Sentences about the model on this target."""
-
-    @property
-    def kept(self) -> WeightFormat | None:
-        """The checkpoint's quantization, if the target keeps it."""
-
-    def check(self, weights: WeightFormat, kv: KvFormat, split: Split) -> FormatSupport:
-        """Return whether the target builds the formats, and their costs."""
-
-
 def target_support(target: str, model: PlannedModel, device: str, sm: int | None) -> TargetSupport:
     """Return the support of `target` for `model`; `sm` None means any GPU.
 
     Raises BuildError (`unsupported_architecture`) if the target doesn't support the model.
     """
     if model.ready and target != "openvino":
-        raise BuildError(
+        raise unsupported(
             f"{model.where} has a model for OpenVINO, which runs on the processor; leave --gpu, --memory and --target"
-            " out, or name the original model.",
-            "unsupported_architecture",
+            " out, or name the original model."
         )
     if target == "openvino":
         return OpenVinoSupport(model)
@@ -141,9 +125,8 @@ class LlmApiSupport:
         self._sm, self._has, self._kv = sm, has.precision, has.kv
         self.kept = GPU_WEIGHTS.get(has.precision or "")
         if has.precision is not None and self.kept is None:
-            raise BuildError(
-                f"{directory} is quantized to {has.precision}, which can't be planned; read the engine's start-up log.",
-                "unsupported_architecture",
+            raise unsupported(
+                f"{directory} is quantized to {has.precision}, which can't be planned; read the engine's start-up log."
             )
 
     def check(self, weights: WeightFormat, kv: KvFormat, split: Split) -> FormatSupport:
@@ -171,6 +154,10 @@ class LlmApiSupport:
             return f"the LLM API has no {weights.name} for compute capability {self._sm / 10:.1f}"
         return None
 
+
+TargetSupport = OpenVinoSupport | TensorRtLlmSupport | LlmApiSupport
+"""`check` says whether the target builds formats and a split, and their costs. `notes` are sentences about the model,
+`kept` is the checkpoint's quantization if the target keeps it."""
 
 # Formats of read_quantization that the plan knows, and unquantized ones.
 _LLM_API_WEIGHTS = (*_DTYPES, "fp8", "nvfp4", "int4_awq", "w4a8_awq")

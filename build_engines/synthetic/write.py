@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from build_engines.checkpoints.ctranslate2_model import SEQ2SEQ_TASKS
-from build_engines.errors import BuildError
+from build_engines.errors import unsupported
 from build_engines.progress import BuildProgress, NoBuildProgress
 from build_engines.synthetic.encoder_shapes import ENCODERS
 from build_engines.synthetic.seq2seq_shapes import SEQ2SEQ, WHISPER_FEATURES, generation_settings
@@ -31,10 +31,11 @@ def write_synthetic_checkpoint(
 ) -> None:
     """Write a checkpoint of the shape `name` (a key of `ALL_SHAPES`) with random weights into the directory `out`.
 
-    The same name and seed give the same files. Each weight file has at most `shard_bytes`. Raises BuildError as
-    `check_name` does.
+    The same name and seed give the same files. Each weight file has at most `shard_bytes`. Raises BuildError
+    (`unsupported_architecture`) for an unknown name.
     """
-    check_name(name)
+    if name not in ALL_SHAPES:
+        raise unsupported(f"There is no shape {name!r}; choose one of {', '.join(ALL_SHAPES)}.")
     progress = progress or NoBuildProgress()
     progress.step("Writing tokenizer and config")
     import torch
@@ -73,14 +74,6 @@ def write_synthetic_checkpoint(
     write_tokenizer(shape, out)
     progress.step("Writing random weights")
     write_weights(config, kind, out, seed=seed, shard_bytes=shard_bytes, report=progress.advance)
-
-
-def check_name(name: str) -> None:
-    """Raise BuildError (`unsupported_architecture`) unless `name` is a known shape; needs no heavy import."""
-    if name not in ALL_SHAPES:
-        raise BuildError(
-            f"There is no shape {name!r}; choose one of {', '.join(ALL_SHAPES)}.", "unsupported_architecture"
-        )
 
 
 def _model_class(config: object, shape: CheckpointShape) -> Any:

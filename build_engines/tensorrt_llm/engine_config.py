@@ -131,12 +131,9 @@ def _check_requests(config: EngineConfig, recipe: Recipe) -> None:
 
 
 def _check_limits(config: EngineConfig, recipe: Recipe) -> None:
+    full_batch = recipe.limits.max_batch_size * (recipe.limits.max_seq_len or 0)
     for name in ("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "max_beam_width"):
         asked, has = getattr(recipe.limits, name), config.limits.get(name, 0)
         # The builder adds drafts to some limits, and cuts max_num_tokens to the tokens of a full batch.
-        if has < asked and not (name == "max_num_tokens" and has >= _full_batch(recipe)):
+        if has < asked and not (name == "max_num_tokens" and has >= full_batch):
             raise _MismatchError(f"its {name} is {has} instead of {asked}")
-
-
-def _full_batch(recipe: Recipe) -> int:
-    return recipe.limits.max_batch_size * (recipe.limits.max_seq_len or 0)

@@ -10,7 +10,6 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
-from typing import Protocol
 
 from build_engines.containers import DEFAULT_CONTAINER, container_from_image, container_from_release
 from build_engines.errors import BuildError
@@ -22,32 +21,12 @@ EXAMPLES = PurePath("/app/tensorrt_llm/examples")
 _RELEASE = "NVIDIA_TRITON_SERVER_VERSION"
 
 
-class Programs(Protocol):
-    """Runs commands. `where` names the place in messages; `stop_command` ends what a killed parent left running."""
-
-    @property
-    def where(self) -> str: ...
-
-    @property
-    def stop_command(self) -> list[str]: ...
-
-    def detect(self) -> Machine:
-        """Return the GPUs and software; raises BuildError (`package_missing`) if they can't be determined."""
-
-    def container(self) -> str | None: ...
-
-    def paths(self, model: Path, checkpoint: Path, engine: Path) -> BuildPaths: ...
-
-    def line(self, command: Command, environment: Mapping[str, str], paths: list[Path]) -> list[str]:
-        """Return the command line that runs `command`; `paths` are the directories that it reads or writes."""
-
-    def check(self, script: str) -> None:
-        """Raise BuildError (`package_missing`) if a program is missing; `script` is relative to the examples."""
-
-
 @dataclass(frozen=True)
 class Native:
-    """The programs on the PATH, as inside the container. `examples` is the directory of the scripts."""
+    """The programs on the PATH, as inside the container. `examples` is the directory of the scripts.
+
+    `where` names the place in messages; `stop_command` ends what a killed parent left running.
+    """
 
     examples: PurePath = EXAMPLES
     where: str = "this machine"
@@ -57,6 +36,7 @@ class Native:
         return []
 
     def detect(self) -> Machine:
+        """Return the GPUs and software; raises BuildError (`package_missing`) if they can't be determined."""
         return detect_machine()
 
     def container(self) -> str | None:
@@ -67,9 +47,11 @@ class Native:
         return BuildPaths(model, checkpoint, engine, self.examples, tuple(python_of_tensorrt_llm()))
 
     def line(self, command: Command, environment: Mapping[str, str], paths: list[Path]) -> list[str]:
+        """Return the command line that runs `command`; `paths` are the directories that it reads or writes."""
         return list(command.arguments)
 
     def check(self, script: str) -> None:
+        """Raise BuildError (`package_missing`) if a program is missing; `script` is relative to the examples."""
         if shutil.which("trtllm-build") is None:
             raise BuildError(
                 f"There is no trtllm-build on the PATH; run inflight in {DEFAULT_CONTAINER.image}, or pass --docker.",
@@ -150,6 +132,9 @@ class Docker:
                 "--examples-dir.",
                 "package_missing",
             )
+
+
+Programs = Native | Docker
 
 
 def program_versions(programs: Programs, machine: Machine, *names: str) -> dict[str, str]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from build_engines.settings_file import read_settings_file
+from inflight.common.schema.cli_options import nested_options
 from inflight.common.suggestions import nearest
 
 # Strict, since YAML's true would count as 1.
@@ -221,24 +221,8 @@ def read_recipe(path: Path | None, flags: Mapping[str, Any]) -> Recipe:
     )
 
 
-def recipe_fields(part: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[tuple[str, type[BaseModel], str]]:
-    """Yield the dotted name of each field, its section, and its name; sections themselves are skipped."""
-    for name, field in part.model_fields.items():
-        inner = _section_type(field.annotation)
-        if inner is None:
-            yield prefix + name, part, name
-        else:
-            yield from recipe_fields(inner, f"{prefix}{name}.")
-
-
-def _section_type(annotation: Any) -> type[BaseModel] | None:
-    """Return the section in an annotation (`Lora | None`); None for a plain field."""
-    choices = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
-    return next((choice for choice in choices if isinstance(choice, type) and issubclass(choice, BaseModel)), None)
-
-
 def _nearest(names: list[str]) -> str:
-    fields = [name for name, _, _ in recipe_fields()]
+    fields = [".".join(option.path) for option in nested_options(Recipe)]
     last_parts = [name.rpartition(".")[2] for name in fields]
     for candidates, name in ((fields, ".".join(names)), (last_parts, names[-1])):
         if (close := nearest(name, candidates, cutoff=0.75)) is not None:

@@ -146,23 +146,17 @@ def run_command(
         code = process.wait()
     if code == 0:
         return
+    name = next((Path(part).name for part in command.arguments if part.endswith(".py")), command.arguments[0])
     if listener.disk_full:
         raise BuildError(
-            f"A disk became full while {_program_name(command)} ran, which writes beside --out and to the directory for"
+            f"A disk became full while {name} ran, which writes beside --out and to the directory for"
             f" temporary files. Free space or choose another --out; see {log.path}.",
             "disk_full",
         )
-    raise BuildError(f"{_program_name(command)} failed ({_reason(code, listener)}); see {log.path}.", "build_failed")
-
-
-def _program_name(command: Command) -> str:
-    return next((Path(part).name for part in command.arguments if part.endswith(".py")), command.arguments[0])
-
-
-def _reason(code: int, listener: OutputParser) -> str:
+    reason = listener.reason or f"it ended with {code}"
     if code == _KILLED:
-        return "it was killed, most likely because memory ran out"
-    return listener.reason or f"it ended with {code}"
+        reason = "it was killed, most likely because memory ran out"
+    raise BuildError(f"{name} failed ({reason}); see {log.path}.", "build_failed")
 
 
 @contextlib.contextmanager

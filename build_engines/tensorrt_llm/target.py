@@ -7,15 +7,15 @@ import os
 import shlex
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 from build_engines.capabilities.tensorrt_llm import Architecture, find_architecture, refuse_precision
 from build_engines.checkpoints.checkpoint import Checkpoint, check_not_gguf, map_read_errors, read_config
-from build_engines.checkpoints.model_facts import ModelFacts, read_facts, read_special_ids
+from build_engines.checkpoints.model_facts import ModelFacts, SpecialIds, read_facts, read_special_ids
 from build_engines.checkpoints.tokenizer_files import read_fast_tokenizer, write_fast_tokenizer
-from build_engines.errors import BuildError
+from build_engines.errors import invalid
 from build_engines.machine import Machine
 from build_engines.manifest import (
     CompiledEngine,
@@ -28,7 +28,7 @@ from build_engines.manifest import (
 )
 from build_engines.progress import BuildProgress
 from build_engines.target import BuildOptions, CacheKey, Host
-from build_engines.tensorrt_llm.commands import BuildPaths, Command, commands
+from build_engines.tensorrt_llm.commands import Command, commands
 from build_engines.tensorrt_llm.engine_config import EngineConfig, check_engine
 from build_engines.tensorrt_llm.programs import Docker, Native, Programs, docker_for, program_versions
 from build_engines.tensorrt_llm.recipe import Recipe
@@ -88,9 +88,6 @@ class BuildPlan:
     facts: ModelFacts
     notes: tuple[str, ...]
 
-    def commands(self, places: BuildPaths) -> tuple[Command, Command]:
-        return commands(self.recipe, self.architecture, places)
-
 
 @dataclass
 class TensorRtLlmTarget:
@@ -117,10 +114,8 @@ class TensorRtLlmTarget:
     def bytes_needed(self, checkpoint: Checkpoint) -> int:
         """Return the size of TensorRT-LLM's checkpoint and the engine, which exist at the same time."""
         full = 4.0 if self.recipe.dtype == "float32" else _BYTES["none"]
-        return int(2 * checkpoint.parameters * (full if self.recipe.quantization == "none" else self._bytes()))
-
-    def _bytes(self) -> float:
-        return _BYTES[self.recipe.quantization]
+        each = full if self.recipe.quantization == "none" else _BYTES[self.recipe.quantization]
+        return int(2 * checkpoint.parameters * each)
 
     def compile(self, checkpoint: Checkpoint, out: Path, progress: BuildProgress) -> CompiledEngine:
         plan = plan_build(self.recipe, checkpoint.directory, checkpoint.config)
@@ -130,7 +125,7 @@ class TensorRtLlmTarget:
         write_fast_tokenizer(tokenizer, out)
         special = read_special_ids(checkpoint.directory, checkpoint.config, tokenizer)
         write_xgrammar_tokenizer_info(tokenizer, special.end_ids, out)
-        return _compiled(plan, config, special.end_ids, special.pad_id, special.bos_id)
+        return _compiled(plan, config, special)
 
     def _run(
         self, plan: BuildPlan, programs: Programs, checkpoint: Checkpoint, out: Path, progress: BuildProgress
@@ -138,7 +133,7 @@ class TensorRtLlmTarget:
         """Run the programs, and return the config of the new engine."""
         model, between = checkpoint.directory.resolve(), out.resolve() / CHECKPOINT
         places = programs.paths(model, between, out.resolve())
-        steps = plan.commands(places)
+        steps = commands(plan.recipe, plan.architecture, places)
         script = next(part for part in steps[0].arguments if part.endswith(".py"))
         programs.check(script.removeprefix(f"{places.examples}/"))
         machine = self.machine or programs.detect()
@@ -188,7 +183,7 @@ def read_paths(recipe: Recipe) -> list[Path]:
 def target(options: BuildOptions) -> TensorRtLlmTarget:
     settings = options.settings or TensorRtLlmSettings()
     if not isinstance(settings, TensorRtLlmSettings):
-        raise BuildError("The target tensorrt-llm needs a recipe; pass TensorRtLlmSettings.", "invalid_parameter")
+        raise invalid("The target tensorrt-llm needs a recipe; pass TensorRtLlmSettings.")
     return TensorRtLlmTarget(_with_options(settings.recipe, options), settings.programs)
 
 
@@ -213,9 +208,7 @@ def _stamps(recipe: Recipe) -> list[Any]:
     return [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
 
 
-def _compiled(
-    plan: BuildPlan, config: EngineConfig, end_ids: list[int], pad_id: int | None, bos_id: int | None
-) -> CompiledEngine:
+def _compiled(plan: BuildPlan, config: EngineConfig, special: SpecialIds) -> CompiledEngine:
     recipe, facts = plan.recipe, plan.facts
     plain = recipe.quantization == "none"
     precision = _PRECISIONS[recipe.dtype] if plain else recipe.quantization
@@ -227,9 +220,7 @@ def _compiled(
         properties={},
         max_seq_len=recipe.limits.max_seq_len or facts.positions,
         vocab_size=facts.vocab_size,
-        end_ids=end_ids,
-        pad_id=pad_id,
-        bos_id=bos_id,
+        **asdict(special),
         layers=facts.layers,
         kv_heads=facts.kv_heads,
         head_dim=facts.head_dim,
@@ -284,16 +275,14 @@ def dry_run(directory: Path, out: Path, target: TensorRtLlmTarget) -> DryRun:
     with map_read_errors(directory):
         plan = plan_build(target.recipe, directory, read_config(directory))
     model, engine = directory.resolve(), out.resolve()
-    programs: Programs = target.programs
-    if isinstance(programs, Docker):
-        programs = docker_for(out, programs)
-    commands = plan.commands(programs.paths(model, engine / CHECKPOINT, engine))
+    programs = docker_for(out, target.programs) if isinstance(target.programs, Docker) else target.programs
+    steps = commands(plan.recipe, plan.architecture, programs.paths(model, engine / CHECKPOINT, engine))
     variables = environment(plan.recipe)
     if isinstance(programs, Docker):
         paths = [model, engine, *read_paths(plan.recipe)]
         lines = [f"mkdir -p {shlex.quote(str(engine))}"]
-        lines += [shlex.join(programs.line(command, variables, paths)) for command in commands]
+        lines += [shlex.join(programs.line(command, variables, paths)) for command in steps]
     else:
         lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
-        lines += [command.shell() for command in commands]
-    return DryRun(variables, commands, tuple(lines), plan.notes)
+        lines += [command.shell() for command in steps]
+    return DryRun(variables, steps, tuple(lines), plan.notes)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import signal
 import socket
-import threading
 from typing import Any
 
 import click
@@ -15,6 +13,7 @@ from inflight.commands.option_sections import SectionedCommand, section
 from inflight.commands.options.gateway import gateway_options, gateway_settings
 from inflight.commands.options.numbers import Seconds
 from inflight.commands.options.quiet import quiet_option
+from inflight.commands.serve_signals import ServeSignals
 from inflight.commands.terminal.standard_streams import print_message
 from inflight.gateway.processes import GatewayProcesses
 
@@ -77,25 +76,19 @@ def command(
     settings.check()
     gateway = GatewayProcesses(settings, print_message)
     gateway.bind()
-    stop, force = threading.Event(), threading.Event()
-
-    def handle(number: int, frame: object) -> None:
-        (force if stop.is_set() else stop).set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, handle)
-    gateway.start()
-    try:
-        if as_json:
-            click.echo(json.dumps({"openai": gateway.url}))
-        elif not quiet:
-            click.echo(f"{gateway.announcement} In front of {', '.join(server)}. Ctrl-C stops.")
-        for address in filter(_is_silent, server):
-            print_message(f"No server answers at {address} yet; the gateway takes it once it does.")
-        while not stop.wait(1):
-            pass
-    finally:
-        gateway.stop(drain_seconds, force.is_set)
+    with ServeSignals(starting=False) as signals:
+        gateway.start()
+        try:
+            if as_json:
+                click.echo(json.dumps({"openai": gateway.url}))
+            elif not quiet:
+                click.echo(f"{gateway.announcement} In front of {', '.join(server)}. Ctrl-C stops.")
+            for address in filter(_is_silent, server):
+                print_message(f"No server answers at {address} yet; the gateway takes it once it does.")
+            while not signals.drain_requested.wait(1):
+                pass
+        finally:
+            gateway.stop(drain_seconds, signals.force_requested.is_set)
 
 
 def _is_silent(address: str) -> bool:

@@ -1,4 +1,4 @@
-"""The signals of `inflight serve`."""
+"""The signals of `inflight serve` and `inflight gateway`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class StartInterrupted(BaseException):
 class ServeSignals:
     """Handles SIGTERM and SIGINT in its block: the first signal drains the server, the second one stops it at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, starting: bool = True) -> None:
         self.drain_requested = threading.Event()
         self.force_requested = threading.Event()
-        self.starting = True
+        self.starting = starting
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> ServeSignals:

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,14 +22,14 @@ from inflight.commands.load.options import validated_plan
 from inflight.commands.models.argument import kind_of
 from inflight.commands.options.numbers import Number, Seconds
 from inflight.commands.options.quiet import quiet_option
+from inflight.commands.options.usage import usage_errors
 from inflight.commands.terminal.build_progress import show_build_progress
-from inflight.common.atomic_files import DISK_FULL_ERRORS
+from inflight.common.atomic_files import DISK_FULL_ERRORS, write_atomic
 from inflight.common.schema.cli_options import Lines
 from inflight.deploy.errors import DeployError
 from inflight.tune.plan import AUTO, OPENVINO, TunePlan
 from inflight.tune.results import EQUAL_BEGINNING, TuneResult
 from inflight.tune.settings import EngineBuild, Grid
-from loadtests.errors import LoadError
 from loadtests.plan import LoadPlan
 from loadtests.run.plan_check import check_workload
 
@@ -172,7 +172,7 @@ def command(
         return
     from inflight.evaluate.engines import evaluate_engine
     from inflight.tune.page import tune_page
-    from inflight.tune.tuner import Tuner, write_results, write_serve_file
+    from inflight.tune.tuner import Tuner, write_serve_file
 
     try:
         with show_build_progress(quiet) as progress, exclusive_writer(out, progress.step):
@@ -182,7 +182,7 @@ def command(
                 return {metric.name: metric.value for each in found for metric in each.metrics}
 
             result = Tuner(plan, out, progress, evaluate if scorings else None).run()
-            write_results(result, out / "tune.json")
+            write_atomic(out / "tune.json", json.dumps(asdict(result), indent=2) + "\n")
             write_serve_file(result, out / "serve.yaml", target)
             (out / "report.html").write_text(tune_page(result, Path(source).resolve().name), encoding="utf-8")
     except KeyboardInterrupt:
@@ -196,7 +196,7 @@ def command(
             "disk_full" if full else "output_unwritable",
         ) from error
     if as_json:
-        click.echo(json.dumps(result.as_json()))
+        click.echo(json.dumps(asdict(result)))
     else:
         _show(result)
     click.echo(f"Report: {out / 'report.html'}", err=as_json)
@@ -271,7 +271,6 @@ def _plan(source: str, target: str, no_quality: bool, dry_run: bool, options: di
 
 
 def _builds(target: str, precisions: Sequence[str], kv_precisions: Sequence[str]) -> list[EngineBuild]:
-    from build_engines.errors import BuildError
     from build_engines.target import BuildOptions, check_precisions
 
     builds = [
@@ -280,11 +279,9 @@ def _builds(target: str, precisions: Sequence[str], kv_precisions: Sequence[str]
         for kv_precision in kv_precisions or _KV_PRECISIONS[target]
     ]
     for build in builds:
-        try:
-            precision = None if build.precision == AUTO else build.precision
+        precision = None if build.precision == AUTO else build.precision
+        with usage_errors():
             check_precisions(BuildOptions(target, precision, build.kv_precision or None))  # type: ignore[arg-type]
-        except BuildError as error:
-            raise click.UsageError(str(error)) from error
     return builds
 
 
@@ -298,10 +295,8 @@ def _load_plan(options: dict[str, Any]) -> LoadPlan:
     chosen = {name: options[name] for name in names}
     warmup = max(2.0, options["seconds"] / 4)
     plan = validated_plan({**chosen, "users": str(options["users"]), "warmup": warmup}, None)
-    try:
+    with usage_errors():
         check_workload(plan)
-    except LoadError as error:
-        raise click.UsageError(str(error)) from error
     return plan
 
 

@@ -152,17 +152,12 @@ def _check_metrics(first: Evaluation, second: Evaluation) -> None:
     ours, theirs = ({each.name: each.signature for each in one.metrics} for one in (first, second))
     if ours != theirs:
         name = next(iter(sorted(ours.items() ^ theirs.items())))[0]
-        raise _differ(
-            f"the metric {name} is {_named(ours, name)} in the first one and {_named(theirs, name)} in the other"
-        )
+        first_one, other = (metrics.get(name, "missing") for metrics in (ours, theirs))
+        raise _differ(f"the metric {name} is {first_one} in the first one and {other} in the other")
     if first.golden.reference != second.golden.reference:
         raise _differ(
             f"--reference is {first.golden.reference} in the first one, {second.golden.reference} in the other"
         )
-
-
-def _named(metrics: dict[str, str], name: str) -> str:
-    return metrics.get(name, "missing")
 
 
 def _pairs(first: Iterator[RowScore], second: Iterator[RowScore]) -> Iterator[Pair]:

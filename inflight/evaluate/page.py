@@ -27,7 +27,7 @@ def evaluation_page(directory: EvaluationDirectory) -> str:
     """Return the page of a finished evaluation: an HTML document that needs no network and no other file. Raises
     BatchError `evaluation_not_found`, `evaluation_damaged`."""
     evaluation = directory.read()
-    metrics = [metric for metric, found in zip(_metrics(evaluation), evaluation.metrics, strict=True) if found.rows]
+    metrics = load_metrics([each.name for each in evaluation.metrics if each.rows])
     charts = [_histogram(metric, _values(directory, evaluation, metric.name)) for metric in metrics]
     return document(
         "evaluation.html",
@@ -42,10 +42,6 @@ def evaluation_page(directory: EvaluationDirectory) -> str:
         failed=Table(("code", "rows"), [(code, f"{count:,}") for code, count in evaluation.codes.items()]),
         facts=Table(("", ""), _facts(evaluation), words=2),
     )
-
-
-def _metrics(evaluation: Evaluation) -> list[Metric]:
-    return load_metrics([each.name for each in evaluation.metrics])
 
 
 def _tile(metric: MetricSummary) -> Tile:

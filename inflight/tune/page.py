@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from inflight.tune.results import EQUAL_TOKENS, AloneTrial, ServedTrial, TuneResult
-from loadtests.report.chart import Chart, axis, legend, legend_below, line, rounded, time_unit
+from loadtests.report.chart import Chart, axis, legend, legend_below, line, markers, rounded, time_unit
 from loadtests.report.document import document
 from loadtests.report.formats import number, seconds, text
 from loadtests.report.headline import Tile
@@ -73,13 +73,7 @@ def _latency_chart(result: TuneResult, quantity: str) -> Chart:
         )
     ]
     data += _points(result, trials, unit.scale(trial.p99[quantity] for trial in trials), f"%{{y:,.4~r}} {unit.name}")
-    layout = {
-        "hovermode": "closest",
-        "xaxis": axis("output tokens/s"),
-        "yaxis": axis(unit.name, rangemode="tozero"),
-        "legend": legend(),
-    }
-    return Chart(f"tune-{quantity}", LATENCIES[quantity], data, layout, 360, legend_below(360, len(data)))
+    return _chart(f"tune-{quantity}", LATENCIES[quantity], data, unit.name, 360)
 
 
 def _quality_chart(result: TuneResult) -> Chart:
@@ -90,41 +84,27 @@ def _quality_chart(result: TuneResult) -> Chart:
     data = _points(
         result, [trial for trial, _ in known], [rounded(value) for _, value in known], f"%{{y:,.3~r}} {name}"
     )
+    return _chart("tune-quality", "Quality", data, unit, 320)
+
+
+def _chart(name: str, title: str, data: list[dict[str, Any]], unit: str, height: int) -> Chart:
     layout = {
         "hovermode": "closest",
         "xaxis": axis("output tokens/s"),
         "yaxis": axis(unit, rangemode="tozero"),
         "legend": legend(),
     }
-    return Chart("tune-quality", "Quality", data, layout, 320, legend_below(320, len(data)))
+    return Chart(name, title, data, layout, height, legend_below(height, len(data)))
 
 
 def _points(
     result: TuneResult, trials: Sequence[ServedTrial], y: Sequence[float | None], what: str
 ) -> list[dict[str, Any]]:
-    """Return the markers: one series for each verdict, which differ in shape as well as in colour."""
-    styles = (
-        ("candidate", "circle", "--blue", 9),
-        ("misses the SLO", "x", "--red", 10),
-        ("chosen", "star", "--green", 16),
-    )
-    data = []
-    for name, symbol, colour, size in styles:
-        places = [place for place, trial in enumerate(trials) if _verdict(result, trial) == name]
-        if places:
-            data.append(
-                {
-                    "type": "scatter",
-                    "mode": "markers",
-                    "name": name,
-                    "x": [rounded(trials[place].tokens_per_second) for place in places],
-                    "y": [y[place] for place in places],
-                    "customdata": [str(trials[place].settings) for place in places],
-                    "hovertemplate": f"%{{customdata}}: {what} at %{{x:,.4~r}} tokens/s<extra>{name}</extra>",
-                    "marker": {"symbol": symbol, "color": colour, "size": size, "opacity": 1},
-                }
-            )
-    return data
+    verdicts = [_verdict(result, trial) for trial in trials]
+    x = [rounded(trial.tokens_per_second) for trial in trials]
+    template = f"%{{customdata}}: {what} at %{{x:,.4~r}} tokens/s"
+    labels = [str(trial.settings) for trial in trials]
+    return list(markers(("candidate", "misses the SLO", "chosen"), verdicts, x, y, labels, template))
 
 
 def _verdict(result: TuneResult, trial: ServedTrial) -> str:

@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -247,6 +247,3 @@ class TuneResult:
 
     def quality_of(self, build: EngineBuild) -> Quality | None:
         return next((quality for quality in self.quality if quality.build == build), None)
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import itertools
-import json
 import math
 import os
 import random
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +25,7 @@ from build_engines.errors import BuildError
 from build_engines.gguf.header import is_gguf
 from build_engines.manifest import Manifest
 from build_engines.progress import BuildProgress
+from build_engines.target import installed_versions
 from inflight.common.atomic_files import write_atomic
 from inflight.deploy.errors import DeployError
 from inflight.deploy.repository.configure import DeploymentOptions
@@ -55,7 +54,6 @@ from loadtests.run.worker_spec import WorkerSpec
 from loadtests.run_directory import RunDirectory
 
 _REQUESTS_PER_USER = 16
-_PACKAGES = ("inflight", "openvino")
 _REPEATED, _REPEATS = 2, 2
 """The best settings, and how often each is measured again."""
 _WITH_OTHER_INTERVALS = 2
@@ -253,14 +251,13 @@ class Tuner:
             if run_load_test(plan, run, WorkerSpec(), lambda interval: None):
                 raise KeyboardInterrupt
         summary, _ = write_run_report(run, self._directory / "runs")
-        lost = summary.requests.due - summary.requests.completed - summary.requests.cancelled
         return {
             "tokens_per_second": summary.throughput.value,
             "requests_per_second": summary.completed_per_second,
             "p50": {name: latency.p50 for name, latency in summary.latencies.items()},
             "p99": {name: latency.p99 for name, latency in summary.latencies.items()},
             "completed": summary.requests.completed,
-            "lost": lost,
+            "lost": summary.requests.lost,
             "meets_slo": all(bound.met for bound in summary.slo) if summary.slo else None,
             "slo": {bound.text: bound.verdict for bound in summary.slo},
             "run": str(directory.relative_to(self._directory)),
@@ -333,10 +330,7 @@ class Tuner:
 def _conditions(plan: TunePlan) -> dict[str, Any]:
     """Return what measurements depend on besides the options: files, versions and the processor."""
     files = [Path(name).expanduser() for name in (plan.source, plan.load.workload.prompts) if name]
-    packages = {}
-    for name in _PACKAGES:
-        with suppress(importlib.metadata.PackageNotFoundError):
-            packages[name] = importlib.metadata.version(name)
+    packages = installed_versions("inflight", "openvino")
     return {"files": [_fingerprint(file) for file in files], "packages": packages, "processor": str(find_processor())}
 
 
@@ -392,8 +386,3 @@ def write_serve_file(result: TuneResult, path: Path, target: str) -> None:
             values[name.replace("_", "-")] = value
     measured = f"# Written by inflight tune: {result.best.tokens_per_second:.1f} output tokens/s with {settings}.\n"
     write_atomic(path, measured + yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
-
-
-def write_results(result: TuneResult, path: Path) -> None:
-    """Write all figures as JSON."""
-    write_atomic(path, json.dumps(result.as_json(), indent=2) + "\n")

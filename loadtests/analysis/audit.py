@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from loadtests.analysis.columns import UNKNOWN, Columns, Floats, Ints
+from loadtests.analysis.columns import UNKNOWN, Columns, mean_value
 from loadtests.analysis.comparison.side import MIN_SAMPLES
 from loadtests.analysis.run_data import RunData
 from loadtests.analysis.summary import AuditCheck
@@ -108,14 +108,10 @@ class _Service:
         if done.sum() < MIN_SAMPLES:
             return None
         per_request = (latencies.per_request(name)[done] for name in ("e2e_sent", "ttft_sent", "tpot"))
-        seconds, ttft, tpot = (_mean(values[~np.isnan(values)]) for values in per_request)
+        seconds, ttft, tpot = (mean_value(values[~np.isnan(values)]) for values in per_request)
         counts = (column[done] for column in (columns.input_tokens, columns.received_tokens))
-        tokens = [_mean(values[values != UNKNOWN]) for values in counts]
+        tokens = [mean_value(values[values != UNKNOWN]) for values in counts]
         return None if not seconds else cls(seconds, ttft, tpot, *tokens)
-
-
-def _mean(values: Floats | Ints) -> float | None:
-    return float(values.mean()) if len(values) else None
 
 
 def _answers(facts: Sequence[AnswerFacts], run: Columns) -> Iterator[AuditCheck]:
@@ -149,7 +145,9 @@ def _share(
 
 def mean_answer_tokens(data: RunData) -> float | None:
     """Return the mean tokens of the answers that were completed in the measured part; None without any."""
-    return _mean(data.measured_columns.received_tokens[data.measured_columns.with_outcome(RequestOutcome.COMPLETED)])
+    return mean_value(
+        data.measured_columns.received_tokens[data.measured_columns.with_outcome(RequestOutcome.COMPLETED)]
+    )
 
 
 def _mean_length(data: RunData, reference: float | None) -> AuditCheck:
@@ -159,7 +157,7 @@ def _mean_length(data: RunData, reference: float | None) -> AuditCheck:
     if mean is None:
         return AuditCheck(test, name, None, note="nothing was completed")
     if data.plan.ignore_eos:
-        reference = _mean(columns.max_tokens[columns.with_outcome(RequestOutcome.COMPLETED)])
+        reference = mean_value(columns.max_tokens[columns.with_outcome(RequestOutcome.COMPLETED)])
     if not reference:
         note = "no length is known to be right; pass --ignore-eos, or a second server as --against"
         return AuditCheck(test, name, None, note=note)

@@ -34,6 +34,10 @@ _MAX_SECONDS = 1e8
 """Seconds. No run takes three years, but a damaged file may say so."""
 
 
+def mean_value(values: Floats | Ints) -> float | None:
+    return float(values.mean()) if len(values) else None
+
+
 @dataclass(frozen=True)
 class Columns:
     """Columns with one entry per request, sorted by due time, session and turn.

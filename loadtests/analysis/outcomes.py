@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadtests.analysis.columns import UNKNOWN, Columns, Flags, Floats, Ints
+from loadtests.analysis.columns import UNKNOWN, Columns, Flags, Floats, mean_value
 from loadtests.analysis.summary import Requests, Texts, Tokens
 from loadtests.analysis.window import MeasurementWindow
 from loadtests.errors import LoadError
@@ -47,7 +47,7 @@ def count_tokens(measured_columns: Columns, run: Columns, window: MeasurementWin
         output=int(measured_columns.received_tokens.sum()),
         per_second=came / window.seconds if window.seconds else 0.0,
         per_response=float(measured_columns.received_tokens[streamed].sum() / responses) if responses else 0.0,
-        input_per_request=_mean(measured_columns.input_tokens[measured_columns.input_tokens != UNKNOWN]),
+        input_per_request=mean_value(measured_columns.input_tokens[measured_columns.input_tokens != UNKNOWN]),
         **_first_inputs(measured_columns, plan),
     )
 
@@ -64,7 +64,7 @@ def count_texts(measured_columns: Columns, run: Columns, window: MeasurementWind
         tokens=tokens,
         per_second=float(run.texts_asked[in_time].sum() / seconds) if seconds else 0.0,
         tokens_per_second=_known_inputs(run, in_time) / seconds if seconds else 0.0,
-        per_request=_mean(measured_columns.texts_asked),
+        per_request=mean_value(measured_columns.texts_asked),
         tokens_per_text=tokens / texts if texts else None,
         **_audio(measured_columns, run, in_time, seconds),
     )
@@ -99,7 +99,10 @@ def _first_inputs(part: Columns, plan: LoadPlan) -> dict[str, float | None]:
     except LoadError:
         return {}
     requested = [_words(workload.session(int(number))) for number in part.session[first]]
-    return {"first_input": _mean(part.input_tokens[first]), "first_input_requested": _mean(np.array(requested))}
+    return {
+        "first_input": mean_value(part.input_tokens[first]),
+        "first_input_requested": mean_value(np.array(requested)),
+    }
 
 
 def _words(session: Session | None) -> int:
@@ -107,10 +110,6 @@ def _words(session: Session | None) -> int:
     prompt = request.prompt if isinstance(request, RequestSpec) else ""
     texts = [prompt] if isinstance(prompt, str) else [str(message["content"]) for message in prompt]
     return sum(len(text.split()) for text in texts)
-
-
-def _mean(values: Ints) -> float | None:
-    return float(values.mean()) if len(values) else None
 
 
 def work_within(window: MeasurementWindow, columns: Columns, counted: Flags | None = None) -> float:

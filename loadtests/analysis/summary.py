@@ -48,6 +48,11 @@ class Requests:
         return self.due - self.cancelled
 
     @property
+    def lost(self) -> int:
+        """Requests that were not completed although the client did not cancel."""
+        return self.rejected + self.timed_out + self.failed + self.unfinished
+
+    @property
     def answered(self) -> int:
         """Completed requests whose answer has a token, or that an encoder computed."""
         return self.completed - self.empty
@@ -55,8 +60,7 @@ class Requests:
     @property
     def error_rate(self) -> float:
         """The fraction of rejected, late, failed and unfinished requests among those not cancelled; 0 without any."""
-        bad = self.rejected + self.timed_out + self.failed + self.unfinished
-        return bad / self.not_cancelled if self.not_cancelled else 0.0
+        return self.lost / self.not_cancelled if self.not_cancelled else 0.0
 
 
 @dataclass(frozen=True)

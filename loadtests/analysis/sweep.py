@@ -38,12 +38,12 @@ class Sweep:
 
     slo: tuple[str, ...]
     steps: tuple[SweepStep, ...]
-    highest: float | None
-    lowest_missed: float | None
     tolerance: float
-    converged: bool
     unit: str = "sessions/s"
     """Or `users`, for closed loops."""
+    highest: float | None = None
+    lowest_missed: float | None = None
+    converged: bool = False
     interrupted: bool = False
     """Ctrl-C ended the search."""
     confirmed: bool = False

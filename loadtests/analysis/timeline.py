@@ -16,11 +16,10 @@ from loadtests.analysis.server.figures import KV_BLOCK_GAUGES, REQUEST_GAUGES, W
 from loadtests.analysis.summary import Timeline
 from loadtests.analysis.window import GeneratorSample
 from loadtests.plan import LoadPlan
-from loadtests.record import RequestOutcome
+from loadtests.record import LOST, RequestOutcome
 
 Column = tuple[float | None, ...]
 
-_FAILED = (RequestOutcome.REJECTED, RequestOutcome.TIMED_OUT, RequestOutcome.FAILED, RequestOutcome.UNFINISHED)
 _MAX_OVERRUN_SECONDS = 60.0
 """Maximum seconds after the run's end and its drain that a timeline shows, whatever a record says."""
 
@@ -35,16 +34,15 @@ def timeline(
     """Return the timeline from the run's start to the last end, with the warm-up; earlier events count for second 0."""
     length = _length(plan, run)
     seconds = _Seconds(length)
-    first = run.with_outcome(RequestOutcome.COMPLETED, RequestOutcome.CANCELLED) & (run.responses > 0)
-    gap_ends = run.chunks[run.gap_end]
-    counted = run.with_outcome(RequestOutcome.COMPLETED, RequestOutcome.CANCELLED)[run.gap_owner]
+    seen = run.with_outcome(RequestOutcome.COMPLETED, RequestOutcome.CANCELLED)
+    first, counted = seen & (run.responses > 0), seen[run.gap_owner]
     begun, over = seconds.count(run.sent), seconds.count(run.ended)
     columns: dict[str, Column] = {
         "due": _plain(seconds.count(run.due)),
         "sent": _plain(begun),
         "completed": _plain(seconds.count(run.ended[run.with_outcome(RequestOutcome.COMPLETED)])),
         "cancelled": _plain(seconds.count(run.ended[run.with_outcome(RequestOutcome.CANCELLED)])),
-        "failed": _plain(seconds.count(run.ended[run.with_outcome(*_FAILED)])),
+        "failed": _plain(seconds.count(run.ended[run.with_outcome(*LOST)])),
         "open": _plain(np.cumsum(begun - over)),
         "texts" if plan.encodes else "tokens": _plain(seconds.sum(*work_moments(run))),
     }
@@ -52,13 +50,12 @@ def timeline(
         done = ~np.isnan(latencies.e2e)
         columns["e2e_p50"], columns["e2e_p99"] = seconds.percentiles(run.due[done], latencies.e2e[done])
         columns["waiting_texts"] = seconds.latest(server.gauge(WAITING_TEXTS, **model_label(plan)))
-        columns["cpu"], columns["lag"] = _generator(seconds, generator)
-        return Timeline(tuple(float(second) for second in range(length)), columns)
-    columns["ttft_p50"], columns["ttft_p99"] = seconds.percentiles(run.due[first], latencies.ttft[first])
-    columns["itl_p50"], columns["itl_p99"] = seconds.percentiles(gap_ends[counted], latencies.gaps)
-    columns["running"] = seconds.latest(server.gauge(REQUEST_GAUGES, request_type="scheduled"))
-    columns["waiting"] = seconds.latest(server.gauge(REQUEST_GAUGES, request_type="waiting"))
-    columns["kv_use"] = seconds.latest(server.gauge(KV_BLOCK_GAUGES, kv_cache_block_type="fraction"))
+    else:
+        columns["ttft_p50"], columns["ttft_p99"] = seconds.percentiles(run.due[first], latencies.ttft[first])
+        columns["itl_p50"], columns["itl_p99"] = seconds.percentiles(run.chunks[run.gap_end][counted], latencies.gaps)
+        columns["running"] = seconds.latest(server.gauge(REQUEST_GAUGES, request_type="scheduled"))
+        columns["waiting"] = seconds.latest(server.gauge(REQUEST_GAUGES, request_type="waiting"))
+        columns["kv_use"] = seconds.latest(server.gauge(KV_BLOCK_GAUGES, kv_cache_block_type="fraction"))
     columns["cpu"], columns["lag"] = _generator(seconds, generator)
     return Timeline(tuple(float(second) for second in range(length)), columns)
 

@@ -8,7 +8,7 @@ printed.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,6 +73,28 @@ def line(name: str, x: Values, y: Values, colour: str, unit: str = "", **more: A
         "hovertemplate": f"%{{y:,.4~r}}{suffix}",
         **more,
     }
+
+
+_MARKERS = (("circle", "--blue", 9), ("x", "--red", 10), ("star", "--green", 16))
+
+
+def markers(
+    names: Sequence[str], verdicts: Sequence[str], x: Values, y: Values, labels: Sequence[str], template: str
+) -> Iterator[dict[str, Any]]:
+    """Yield the points of each verdict of `names` (good, bad, best), which differ in shape as well as in colour."""
+    for name, (symbol, colour, size) in zip(names, _MARKERS, strict=True):
+        places = [place for place, verdict in enumerate(verdicts) if verdict == name]
+        if places:
+            yield {
+                "type": "scatter",
+                "mode": "markers",
+                "name": name,
+                "x": [x[place] for place in places],
+                "y": [y[place] for place in places],
+                "customdata": [labels[place] for place in places],
+                "hovertemplate": f"{template}<extra>{name}</extra>",
+                "marker": {"symbol": symbol, "color": colour, "size": size, "opacity": 1},
+            }
 
 
 def axis(title: str = "", **more: Any) -> dict[str, Any]:

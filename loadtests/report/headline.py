@@ -154,7 +154,6 @@ def _text_tiles(summary: Summary, texts: Texts) -> Iterator[Tile]:
 def tiles(summary: Summary) -> Sequence[Tile]:
     """Return the main figures that the run has."""
     requests = summary.requests
-    lost = requests.rejected + requests.timed_out + requests.failed + requests.unfinished
     made = [
         Tile(
             "Requests",
@@ -176,8 +175,8 @@ def tiles(summary: Summary) -> Sequence[Tile]:
         Tile(
             "Lost",
             percent(requests.error_rate if requests.not_cancelled else None),
-            f"{lost:,} of {count(requests.not_cancelled, 'request')}",
-            "bad" if lost else "",
+            f"{requests.lost:,} of {count(requests.not_cancelled, 'request')}",
+            "bad" if requests.lost else "",
         )
     )
     if cost := summary.cost:

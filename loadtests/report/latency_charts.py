@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadtests.analysis.summary import DistributionSummary, SloResult, Summary
-from loadtests.report.chart import Chart, Values, axis, legend, legend_below, limit_line, line, rounded, time_unit
+from loadtests.report.chart import Chart, axis, legend, legend_below, limit_line, line, markers, rounded, time_unit
 from loadtests.report.slo_text import quantities, slo_text, statistic, strictest
 from loadtests.report.tables import LATENCIES
 
@@ -126,7 +126,9 @@ def _throughput_chart(name: str, points: Sequence[LoadPoint], bound: SloResult |
         medians = unit.scale(lowest[place] for place in places)
         data.insert(0, line("p50", along, medians, "--blue", dash="dot", mode="lines+markers", **hover))
     if not plain:
-        data += _marks(points, x, unit.scale(highest), template)
+        verdicts = [_verdict(point) for point in points]
+        labels = [point.name for point in points]
+        data += markers(("met", "missed", "highest met"), verdicts, x, unit.scale(highest), labels, template)
     ends = min(lowest) * unit.factor, max(highest) * unit.factor
     scale = _decades(*ends) if logarithmic else {"rangemode": "tozero"}
     limit = bound.limit * unit.factor if bound and statistic(bound) else None
@@ -154,24 +156,6 @@ def _decades(least: float, most: float) -> dict[str, Any]:
     powers = range(math.floor(math.log10(least)), math.ceil(math.log10(most)) + 1)
     ticks = [float(f"{digit}e{power}") for power in powers for digit in (1, 2, 5)]
     return {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:,g}" for tick in ticks]}
-
-
-def _marks(points: Sequence[LoadPoint], x: Values, y: Values, template: str) -> Iterator[dict[str, Any]]:
-    """Yield markers; runs that met the SLO differ from others in shape as well as in colour."""
-    styles = (("met", "circle", "--blue", 9), ("missed", "x", "--red", 10), ("highest met", "star", "--green", 16))
-    for name, symbol, colour, size in styles:
-        places = [place for place, point in enumerate(points) if _verdict(point) == name]
-        if places:
-            yield {
-                "type": "scatter",
-                "mode": "markers",
-                "name": name,
-                "x": [x[place] for place in places],
-                "y": [y[place] for place in places],
-                "customdata": [points[place].name for place in places],
-                "hovertemplate": f"{template}<extra>{name}</extra>",
-                "marker": {"symbol": symbol, "color": colour, "size": size, "opacity": 1},
-            }
 
 
 def _verdict(point: LoadPoint) -> str:

@@ -112,10 +112,8 @@ def steps(sweep: Sweep) -> Table:
     """Return all runs by rate, each with a link to its page, and the value of each bound."""
     bounds = [slo_text(bound) for bound in slo_results(sweep)]
     unit = sweep.steps[0].summary.throughput.unit if sweep.steps else "output tokens/s"
-    rows = [_step(sweep, step, number) for number, step in enumerate(sweep.steps, 1)]
-    rows = [
-        row for _, row in sorted(zip([step.rate for step in sweep.steps], rows, strict=True), key=lambda row: row[0])
-    ]
+    by_rate = sorted(enumerate(sweep.steps, 1), key=lambda numbered: numbered[1].rate)
+    rows = [_step(sweep, step, number) for number, step in by_rate]
     rates = (sweep.unit,) if sweep.unit == USERS else (f"{sweep.unit} due", "requested")
     heads = (*rates, "run", "requests/s done", unit, *bounds, "lost", _GOODPUT, "SLO")
     return Table(heads, rows)

@@ -56,10 +56,8 @@ def collect_metadata(plan: LoadPlan, client: Client) -> dict[str, Any]:
 def _versions() -> dict[str, str]:
     versions = {}
     for name in _PACKAGES:
-        try:
+        with suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return versions
 
 

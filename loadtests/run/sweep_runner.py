@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -11,13 +11,14 @@ from typing import Literal, Protocol
 
 from inflight_client import InflightError
 
+from loadtests.analysis.columns import Columns, read_columns
 from loadtests.analysis.rate_search import RateSearch
 from loadtests.analysis.slo import parse_slos
 from loadtests.analysis.summary import Summary
 from loadtests.analysis.sweep import USERS, Sweep, SweepStep
 from loadtests.errors import LoadError
 from loadtests.plan import Arrivals, LoadPlan
-from loadtests.record import RequestOutcome, RequestRecord
+from loadtests.record import RequestOutcome
 from loadtests.report.write_reports import read_figures, write_run_report
 from loadtests.run.controller import RunProgress, run_load_test
 from loadtests.run.worker_spec import WorkerSpec
@@ -79,18 +80,9 @@ class SweepRunner:
             else:
                 steps.append(step)
                 search.record(rate, step.met)
-        sweep = Sweep(
-            tuple(slo.text for slo in parse_slos(self.plan.slo)),
-            tuple(steps),
-            None,
-            None,
-            self.tolerance,
-            False,
-            self._unit,
-            interrupted=interrupted,
-            failure=failure,
-        )
-        return with_result(sweep, search)
+        slo = tuple(bound.text for bound in parse_slos(self.plan.slo))
+        found = Sweep(slo, tuple(steps), self.tolerance, self._unit, interrupted=interrupted, failure=failure)
+        return with_result(found, search)
 
     @property
     def _unit(self) -> str:
@@ -132,7 +124,7 @@ class SweepRunner:
                 raise KeyboardInterrupt
         summary, _ = write_run_report(directory, self.directory)
         shown.finish(summary)
-        pace = sessions_per_second(directory.records())
+        pace = sessions_per_second(read_columns(directory.requests))
         if not pace:
             first = next(iter(summary.requests.messages.values()), "no request was completed")
             raise LoadError(
@@ -185,8 +177,8 @@ def _round_rate(rate: float) -> float:
     return float(f"{rate:.4g}")
 
 
-def sessions_per_second(records: Sequence[RequestRecord]) -> float:
+def sessions_per_second(columns: Columns) -> float:
     """Return the rate until the last answer, so that answers longer than the probe count too; 0 without any."""
-    completed = [record for record in records if record.outcome is RequestOutcome.COMPLETED]
-    last = max((record.ended for record in completed), default=0.0)
-    return len({record.session for record in completed}) / last if last > 0 else 0.0
+    completed = columns.with_outcome(RequestOutcome.COMPLETED)
+    last = float(columns.ended[completed].max(initial=0.0))
+    return len(set(columns.session[completed].tolist())) / last if last > 0 else 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Scale = Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]
@@ -14,15 +14,13 @@ TEXT_LENGTHS = "lognormal:40,1.256,3..512"
 """Tokens of the texts of a corpus: median 40, 90th percentile 200."""
 
 
-class WorkloadSpec(BaseModel):
+class WorkloadSpec(BaseModel, frozen=True, extra="forbid", use_attribute_docstrings=True):
     """The task, the source of prompts or texts, and their lengths.
 
     Prompts are generated with random lengths unless `prompts` or `trace` names a file. A file is a path, or
     `sample:NAME` for one in `loadtests/samples`. Lengths, turns and times are numbers or distributions, in the syntax
     of `loadtests.workloads.distributions`. docs/workloads.md describes all fields, with examples.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     task: Task = "generate"
     """What is asked of the server: an answer, a result for each of a request's texts, or an audio file's text."""

@@ -6,7 +6,7 @@ import random
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from loadtests.workloads.distributions import Distribution
 from loadtests.workloads.interface import TextsRequest
@@ -28,16 +28,6 @@ class TextsSession:
         yield self.request
 
 
-class TextSource(Protocol):
-    """The texts of sessions."""
-
-    def texts(self, session: int, count: int, source: random.Random) -> tuple[str, ...]:
-        """Return the texts of a session, at most `count`; none if there are no more."""
-        ...
-
-    def query(self, session: int, source: random.Random) -> str: ...
-
-
 @dataclass(frozen=True)
 class SyntheticTexts:
     """Texts of common words, each a new one, without end."""
@@ -47,6 +37,7 @@ class SyntheticTexts:
     query_tokens: Distribution
 
     def texts(self, session: int, count: int, source: random.Random) -> tuple[str, ...]:
+        """Return the texts of a session, at most `count`; of a file none if there are no more."""
         return tuple(self._text(self.text_tokens, source) for _ in range(count))
 
     def query(self, session: int, source: random.Random) -> str:
@@ -106,7 +97,7 @@ class TextFile:
 class TextsWorkload:
     """A session for each request."""
 
-    source: TextSource
+    source: SyntheticTexts | TextFile
     texts_per_request: Distribution
     has_queries: bool
     cancellation: ClientCancellation

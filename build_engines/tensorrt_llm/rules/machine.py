@@ -9,7 +9,7 @@ from typing import get_args
 
 from build_engines.capabilities.tensorrt_llm import MIN_CAPABILITY, Architecture, is_computed
 from build_engines.containers import DEFAULT_CONTAINER, ENGINE_LINE, version_line
-from build_engines.errors import BuildError
+from build_engines.errors import BuildError, invalid
 from build_engines.machine import Gpu, Machine
 from build_engines.tensorrt_llm.recipe import Recipe
 
@@ -31,7 +31,7 @@ def check_machine(recipe: Recipe, machine: Machine, where: str) -> None:
     """
     _check_software(machine, where)
     for sentence in (*_gpus(recipe, machine, where), *_features(recipe, machine.gpus[0] if machine.gpus else None)):
-        raise BuildError(sentence, "invalid_parameter")
+        raise invalid(sentence)
 
 
 def _check_software(machine: Machine, where: str) -> None:
@@ -42,10 +42,9 @@ def _check_software(machine: Machine, where: str) -> None:
             "package_missing",
         )
     if version_line(version) != ENGINE_LINE:
-        raise BuildError(
+        raise invalid(
             f"{where} has TensorRT-LLM {version}, but engines are built with {ENGINE_LINE}; use "
-            f"{DEFAULT_CONTAINER.image}, or build with --target llmapi.",
-            "invalid_parameter",
+            f"{DEFAULT_CONTAINER.image}, or build with --target llmapi."
         )
 
 
@@ -97,10 +96,7 @@ def check_path(recipe: Recipe, architecture: Architecture, directory: Path) -> N
     path = str(directory.resolve())
     for letters, name in _NAMED_MODELS.items():
         if letters in path and name not in architecture.name.lower():
-            raise BuildError(
-                f"quantize.py treats a path with {letters!r} as a model of that kind; move {path}.",
-                "invalid_parameter",
-            )
+            raise invalid(f"quantize.py treats a path with {letters!r} as a model of that kind; move {path}.")
 
 
 def check_calibration(recipe: Recipe) -> None:
@@ -111,22 +107,17 @@ def check_calibration(recipe: Recipe) -> None:
     if os.path.isdir(dataset):
         _check_texts(os.path.realpath(dataset))
     elif _CNN not in dataset:
-        raise BuildError(
-            f"calibration.dataset {dataset} is not a directory, and only {_CNN} can be downloaded; check the path.",
-            "invalid_parameter",
+        raise invalid(
+            f"calibration.dataset {dataset} is not a directory, and only {_CNN} can be downloaded; check the path."
         )
     elif os.environ.get("HF_HUB_OFFLINE") == "1":
-        raise BuildError(
+        raise invalid(
             f"calibration.dataset {dataset} can't be downloaded, since HF_HUB_OFFLINE is set; give a dataset directory"
-            " whose train split has a text column.",
-            "invalid_parameter",
+            " whose train split has a text column."
         )
 
 
 def _check_texts(path: str) -> None:
     for name in _NAMED_DATASETS:
         if name in path.lower():
-            raise BuildError(
-                f"quantize.py treats a path with {name!r} as that dataset; move {path}.",
-                "invalid_parameter",
-            )
+            raise invalid(f"quantize.py treats a path with {name!r} as that dataset; move {path}.")

@@ -11,7 +11,7 @@ from itertools import chain
 
 from build_engines.capabilities.tensorrt_llm import WEIGHT_ONLY, Architecture
 from build_engines.checkpoints.model_facts import ModelFacts
-from build_engines.errors import BuildError
+from build_engines.errors import invalid
 from build_engines.tensorrt_llm.recipe import Recipe, SpeculationOptions
 from build_engines.tensorrt_llm.resolve_defaults import FP8_PRODUCTS
 
@@ -114,7 +114,7 @@ def check_model(recipe: Recipe, architecture: Architecture, facts: ModelFacts) -
 
 def _refuse(rules: Iterable[Iterator[str]]) -> None:
     for sentence in chain.from_iterable(rules):
-        raise BuildError(sentence, "invalid_parameter")
+        raise invalid(sentence)
 
 
 def _limits(recipe: Recipe) -> Iterator[str]:

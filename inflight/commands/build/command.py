@@ -26,6 +26,7 @@ from inflight.commands.options.engine import (
     target_option,
 )
 from inflight.commands.options.quiet import quiet_option
+from inflight.commands.options.usage import usage_errors
 from inflight.commands.terminal.build_progress import show_build_progress
 
 _LANGUAGES = 12  # of a model that knows many, only the first ones are shown
@@ -61,13 +62,10 @@ def llmapi_settings(target: str, llm_arguments: Path | None, llm_argument: tuple
                 f"--llm-arguments and --llm-argument are for --target {TARGET}, not {target}; leave them out."
             )
         return None
-    from build_engines.errors import BuildError
     from build_engines.llmapi.arguments import read_arguments
 
-    try:
+    with usage_errors():
         return read_arguments(llm_arguments, llm_argument)
-    except BuildError as error:
-        raise click.UsageError(str(error)) from error
 
 
 @click.command("build", cls=SectionedCommand)

@@ -17,6 +17,7 @@ from inflight.commands.evaluate.compare import margin_option
 from inflight.commands.evaluate.run import evaluation_options, finished_evaluation, scorings_from
 from inflight.commands.option_sections import SectionedCommand, section
 from inflight.commands.options.numbers import Seconds
+from inflight.commands.options.usage import usage_errors
 from inflight.commands.terminal.build_progress import show_build_progress
 from inflight.common.atomic_files import write_atomic
 from inflight.evaluate.evaluation import EvaluationDirectory
@@ -91,16 +92,13 @@ def command(
 
 def _precisions(text: str) -> list[Precision]:
     """Return the names in a list. Raises UsageError."""
-    from build_engines.errors import BuildError
     from build_engines.target import BuildOptions, check_precisions
 
     unchecked: Iterable[Any] = dict.fromkeys(name.strip() for name in text.split(",") if name.strip())
     names: list[Precision] = []
     for name in unchecked:
-        try:
+        with usage_errors("--precision"):
             check_precisions(BuildOptions("openvino", name))
-        except BuildError as error:
-            raise click.UsageError(f"--precision: {error}") from error
         names.append(name)
     if not names:
         raise click.UsageError("--precision names no precision; give some, such as bf16,int8,int4")

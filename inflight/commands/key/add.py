@@ -14,6 +14,7 @@ import click
 from inflight_client import InflightError
 
 from inflight.commands.key.options import as_record, key_file_option, quota_options, quotas_from
+from inflight.commands.options.numbers import ParsedValue
 from inflight.gateway.key_editing import add_key, revoke_key
 from inflight.gateway.key_file import OPTIONS, ApiKey, parse_time
 
@@ -21,31 +22,22 @@ _PERIOD = re.compile(r"(\d{1,9})([hdw])")
 _HOURS = {"h": 1, "d": 24, "w": 168}
 
 
-class Expiry(click.ParamType[datetime]):
-    """A period from now (`12h`, `30d`, `8w`) or an ISO 8601 date or time."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        try:
-            if period := _PERIOD.fullmatch(value):
-                end = datetime.now(timezone.utc) + timedelta(hours=int(period[1]) * _HOURS[period[2]])
-                return end.replace(microsecond=0)
-            return parse_time(value).replace(microsecond=0)
-        except (ValueError, OverflowError):
-            self.fail(f"{value!r} is not a time; pass a period such as 30d, or a date such as 2027-01-01.", param, ctx)
+def _expiry(value: str) -> datetime:
+    """Return the end of a period from now (`12h`, `30d`, `8w`), or an ISO 8601 date or time."""
+    try:
+        if period := _PERIOD.fullmatch(value):
+            end = datetime.now(timezone.utc) + timedelta(hours=int(period[1]) * _HOURS[period[2]])
+            return end.replace(microsecond=0)
+        return parse_time(value).replace(microsecond=0)
+    except (ValueError, OverflowError):
+        raise ValueError(f"{value!r} is not a time; pass a period such as 30d, or a date such as 2027-01-01.") from None
 
 
-class Names(click.ParamType[list[str]]):
-    """Names with commas between them."""
-
-    name = "names"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[str]:
-        names = [name.strip() for name in value.split(",")]
-        if not all(names):
-            self.fail(f"{value!r} has an empty name; leave --models out to permit every model.", param, ctx)
-        return names
+def _names(value: str) -> list[str]:
+    names = [name.strip() for name in value.split(",")]
+    if not all(names):
+        raise ValueError(f"{value!r} has an empty name; leave --models out to permit every model.")
+    return names
 
 
 @click.command(short_help="Create a key and print it once.")
@@ -53,14 +45,14 @@ class Names(click.ParamType[list[str]]):
 @click.option("--tenant", help="Tenant of the key's requests, printable ASCII.  [default: NAME]")
 @click.option(
     "--models",
-    type=Names(),
+    type=ParsedValue("names", _names),
     metavar="NAME,...",
     multiple=True,
     help="Models that the key may use (repeatable).  [default: every model]",
 )
 @click.option(
     "--expires",
-    type=Expiry(),
+    type=ParsedValue("time", _expiry),
     metavar="TIME",
     help="When the key expires: a period in hours, days or weeks (12h, 30d, 8w), or a date or time, in UTC without an "
     "offset (2027-01-01, 2027-01-01T18:00+02:00).  [default: never]",

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
+from inflight.commands.option_sections import Decorated
 from inflight.gateway.key_file import OPTIONS, ApiKey, Quotas, default_key_file, format_time
-
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 def _default(_ctx: click.Context, _option: click.Parameter, value: Path | None) -> Path:

@@ -11,6 +11,7 @@ import click
 from pydantic import ValidationError
 
 from inflight.commands.option_sections import Decorated, section
+from inflight.commands.options.usage import usage_errors
 from loadtests.errors import LoadError
 from loadtests.plan import LoadPlan
 from loadtests.plan_options import describe_error, plan_from_options, plan_options
@@ -46,22 +47,18 @@ def plan_from_command(options: dict[str, Any]) -> LoadPlan:
     file: Path | None = options.pop("plan")
     names = {option.key for option in plan_options()}
     values = {name: options.pop(name) for name in list(options) if name in names}
-    try:
+    with usage_errors():
         plan = validated_plan(values, None if file is None else _read(file))
         if skipped := check_workload(plan):
             click.echo(f"NOTE: {skipped}", err=True)
         return plan
-    except LoadError as error:
-        raise click.UsageError(str(error)) from error
 
 
 def validated_plan(options: Mapping[str, Any], base: LoadPlan | None) -> LoadPlan:
     """Return a plan from options over those of `base`, and validate it. Invalid values are usage errors."""
-    try:
+    with usage_errors():
         plan = plan_from_options(options, base)
         check_plan(plan)
-    except LoadError as error:
-        raise click.UsageError(str(error)) from error
     if plan.metrics_url is not None and not plan.metrics_url.startswith(("http://", "https://")):
         raise click.BadParameter("it must be an http or https URL.", param_hint="'--metrics-url'")
     return plan

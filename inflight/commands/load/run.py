@@ -13,8 +13,8 @@ import click
 from inflight.commands.load.display import print_comparison, print_results, show_progress, show_summary
 from inflight.commands.load.options import load_options, plan_from_command, worker_spec_from_options
 from inflight.commands.option_sections import SectionedCommand, section
+from inflight.commands.options.usage import usage_errors
 from loadtests.analysis.summary import Summary
-from loadtests.errors import LoadError
 from loadtests.report.write_reports import PAGE, write_run_report, write_servers_report
 from loadtests.run.audit_runner import check_audit, run_audit
 from loadtests.run.controller import run_load_test
@@ -71,12 +71,10 @@ def command(out: Path | None, as_json: bool, audit: bool, against: str | None, w
       inflight load run --rate 4 --against 'openai+http://127.0.0.1:8090/v1?dialect=vllm'
     """  # fmt: skip
     plan, team = plan_from_command(options), worker_spec_from_options(options)
-    try:
+    with usage_errors():
         other = None if against is None else plan_against(plan, against)
         if audit:
             check_audit(plan)
-    except LoadError as error:
-        raise click.UsageError(str(error)) from error
     with RunDirectory.creating(out or Path(f"load-{datetime.now():%Y%m%d-%H%M%S}")) as directory:
         if other is not None:
             test = AlternatingWindows((plan, other), directory.path, windows, team, show_progress)

@@ -13,7 +13,7 @@ from inflight_client.call import Call, CallOptions
 from inflight_client.sampling import PARAMETERS
 
 from inflight.commands.option_sections import Decorated, section
-from inflight.commands.options.numbers import Seconds
+from inflight.commands.options.numbers import ParsedValue, Seconds
 from inflight.common.schema.cli_options import Lines
 
 RETRY_TIMEOUT = click.option(
@@ -26,21 +26,14 @@ RETRY_TIMEOUT = click.option(
 _CALL = ("max_tokens", "timeout", "first_token_timeout", "tenant", "traceparent", "chat_template_kwargs")
 
 
-class JsonObject(click.ParamType[dict[str, Any]]):
-    """A JSON object, as a mapping; None if the option is not given."""
-
-    name = "json"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
-        if isinstance(value, dict):
-            return value
-        try:
-            parsed = json.loads(value)
-        except (ValueError, RecursionError) as error:
-            self.fail(f"{value} is not valid JSON: {error}.", param, ctx)
-        if not isinstance(parsed, dict):
-            self.fail(f"{value} is not a JSON object, such as {{}}.", param, ctx)
-        return parsed
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{text} is not valid JSON: {error}.") from None
+    if not isinstance(parsed, dict):
+        raise ValueError(f"{text} is not a JSON object, such as {{}}.")
+    return parsed
 
 
 def call_options(template_section: str, max_tokens: int) -> Callable[[Decorated], Decorated]:
@@ -80,7 +73,7 @@ def call_options(template_section: str, max_tokens: int) -> Callable[[Decorated]
         ),
         click.option(
             "--chat-template-kwargs",
-            type=JsonObject(),
+            type=ParsedValue("json", _json_object),
             metavar="JSON",
             help="Further arguments of the chat template, as a JSON object: tools, enable_thinking and others.",
         ),

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
+from inflight.commands.option_sections import Decorated
 from inflight.common.suggestions import nearest
 from inflight.lazy_group import CONFIG_FILE
-
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 _MAX_BYTES = 1 << 20
 _NOT_IN_FILES = ("config", "help")

@@ -9,7 +9,14 @@ from typing import Any
 import click
 
 from build_engines.manifest import TARGETS
-from build_engines.target import ENCODER_PRECISIONS, PRECISIONS, SEQ2SEQ_PRECISIONS
+from build_engines.target import (
+    ENCODER_PRECISIONS,
+    PRECISIONS,
+    SEQ2SEQ_PRECISIONS,
+    BuildOptions,
+    check_precisions,
+)
+from inflight.commands.options.usage import usage_errors
 
 AUTO = "auto"
 """The target's choice, as without the option."""
@@ -55,12 +62,7 @@ def revision_option(help: str = "Branch, tag or commit of a model of the hub.  [
     return click.option("--revision", help=help)
 
 
-def check_precision(options: Any) -> None:
-    """Refuse, as a usage error, a precision that the target of BuildOptions does not support."""
-    from build_engines.errors import BuildError
-    from build_engines.target import check_precisions
-
-    try:
+def check_precision(options: BuildOptions) -> None:
+    """Refuse, as a usage error, a precision that the target does not support."""
+    with usage_errors():
         check_precisions(options)
-    except BuildError as error:
-        raise click.UsageError(str(error)) from error

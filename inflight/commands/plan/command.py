@@ -161,15 +161,8 @@ def command(
     check_precision(BuildOptions(request.target, task=task))
     if task != "generate":
         _plan_encoder(directory, task, request, precision, max_seq_len, max_batch_tokens, as_json)
-    request = replace(
-        request,
-        weights=_formats("--precision", precision, lambda name: weight_format(name, openvino=request.is_openvino)),
-        kv=_formats(
-            "--kv-cache-precision", kv_cache_precision, lambda name: kv_format(name, openvino=request.is_openvino)
-        ),
-        length=max_seq_len,
-        max_num_sequences=max_num_sequences,
-    )
+    request = _with_formats(request, precision, kv_cache_precision, max_seq_len)
+    request = replace(request, max_num_sequences=max_num_sequences)
     plan = _make_plan(directory, request, settled=target is not None)
     here = request.is_openvino and memory is None and not no_speed
     speed = _predict_speed(plan, input_tokens, output_tokens) if here else None
@@ -220,6 +213,18 @@ def _plan_request(named: str | None, gpu: GpuModel | None, gpus: int, memory: in
     raise click.UsageError(f"--target {target} runs on GPUs; name the GPU with --gpu or its size with --memory.")
 
 
+def _with_formats(
+    request: PlanRequest, precision: tuple[str, ...], kv_cache_precision: tuple[str, ...], max_seq_len: int | None
+) -> PlanRequest:
+    here = request.is_openvino
+    return replace(
+        request,
+        weights=_formats("--precision", precision, lambda name: weight_format(name, openvino=here)),
+        kv=_formats("--kv-cache-precision", kv_cache_precision, lambda name: kv_format(name, openvino=here)),
+        length=max_seq_len,
+    )
+
+
 def _formats(option: str, names: tuple[str, ...], read: Callable[[str], T]) -> tuple[T, ...]:
     try:
         return tuple(dict.fromkeys(read(name) for name in names))
@@ -245,12 +250,8 @@ def _plan_together(
     """Show which models fit together, and exit as the command does."""
     from inflight.commands.plan.together import model_memory, show_together
 
-    request = replace(
-        _plan_request("openvino", None, 1, memory),
-        weights=_formats("--precision", precision, lambda name: weight_format(name, openvino=True)),
-        kv=_formats("--kv-cache-precision", kv_cache_precision, lambda name: kv_format(name, openvino=True)),
-        length=max_seq_len,
-    )
+    request = _plan_request("openvino", None, 1, memory)
+    request = _with_formats(request, precision, kv_cache_precision, max_seq_len)
     share = memory // len(checkpoints)
     models = {each: model_memory(_locate(each), request, share) for each in checkpoints}
     sys.exit(0 if show_together(models, memory, as_json) else 1)

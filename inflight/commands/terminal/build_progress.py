@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 import click
 from rich.console import Console
@@ -21,16 +20,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from build_engines.progress import NoBuildProgress
-
-
-class ProgressDisplay(Protocol):
-    """A progress display: `step` starts a step, `advance` updates it. Matches the progress type of `build_engines`."""
-
-    def step(self, sentence: str) -> None: ...
-
-    def advance(self, done: int, total: int) -> None: ...
-
+from build_engines.progress import BuildProgress, NoBuildProgress
 
 _LINE_SECONDS = 10.0
 
@@ -84,7 +74,7 @@ class BuildProgressBar:
 
 
 @contextmanager
-def show_build_progress(quiet: bool = False) -> Iterator[ProgressDisplay]:
+def show_build_progress(quiet: bool = False) -> Iterator[BuildProgress]:
     """Yield the display that suits standard error; with `quiet` one that shows nothing."""
     if quiet:
         yield NoBuildProgress()

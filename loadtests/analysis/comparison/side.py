@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadtests.analysis.bunching import bunched_fraction
-from loadtests.analysis.columns import UNKNOWN, Flags, Floats, Ints
+from loadtests.analysis.columns import UNKNOWN, Flags, Floats, Ints, mean_value
 from loadtests.analysis.comparison.bootstrap import MAX_CELLS, block_length, cell_of, resample
 from loadtests.analysis.outcomes import work_moments
 from loadtests.analysis.run_data import RunData
-from loadtests.record import RequestOutcome
+from loadtests.record import LOST, RequestOutcome
 
 _LEVELS = np.unique(
     np.concatenate((np.linspace(0, 1, 101), np.linspace(0.4, 0.6, 161), np.linspace(0.96, 1, 161), [0.9995]))
@@ -138,8 +138,7 @@ class ComparisonSide:
     def input_tokens(self) -> float | None:
         """The mean tokens of a prompt, as the server counted them; None if it did not."""
         counted = np.concatenate([run.measured_columns.input_tokens for run in self._runs])
-        counted = counted[counted != UNKNOWN]
-        return float(counted.mean()) if len(counted) else None
+        return mean_value(counted[counted != UNKNOWN])
 
     def percentiles(
         self, quantity: str, levels: Sequence[float], random: np.random.Generator
@@ -164,8 +163,7 @@ class ComparisonSide:
 
     def error_rate(self, random: np.random.Generator) -> Estimate | None:
         """Estimate the error rate among requests whose client stayed."""
-        bad = (RequestOutcome.REJECTED, RequestOutcome.TIMED_OUT, RequestOutcome.FAILED, RequestOutcome.UNFINISHED)
-        return self._fraction([run.measured_columns.with_outcome(*bad) for run in self._runs], random)
+        return self._fraction([run.measured_columns.with_outcome(*LOST) for run in self._runs], random)
 
     def goodput(self, random: np.random.Generator) -> Estimate | None:
         """Estimate the fraction of good requests among those whose client stayed; None without an SLO."""

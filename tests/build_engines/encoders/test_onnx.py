@@ -43,7 +43,7 @@ def exported(out: Path, task: EncoderTask, family: str, precision: Precision) ->
     """Export a tiny model as a build does, without a process of its own."""
     options = GraphOptions.of(BuildOptions(task=task), precision)
     checkpoint = read_checkpoint(tiny_encoder_checkpoint(task, family), check=lambda *_: None)
-    settings = options.settings(checkpoint.directory, checkpoint.config)
+    settings = options.settings_of(checkpoint.directory, checkpoint.config)
     facts = export(options.export_task(OnnxExportTask, checkpoint, settings, out, {}), lambda step: None)
     compiled = openvino.Core().compile_model(out / ONNX_DIRECTORY / MODEL, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     return Engine(compiled, tuple(facts.inputs), facts.pad_id, facts.padding_side, facts.vocab_size, settings.pooling)

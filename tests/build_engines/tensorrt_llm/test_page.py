@@ -8,14 +8,26 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import yaml
+from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from build_engines.capabilities.tensorrt_llm import PYTORCH_ONLY, WEIGHT_ONLY
-from build_engines.tensorrt_llm.recipe import Recipe, recipe_fields
+from build_engines.tensorrt_llm.recipe import Recipe
 from tests.build_engines.tensorrt_llm.models import ARCHITECTURES
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "tensorrt-llm.md"
 FORMATS = ("fp8", "nvfp4", "int8_sq", "int4_awq", "w4a8_awq")
+
+
+def recipe_fields(part: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[tuple[str, type[BaseModel], str]]:
+    """The dotted name of each field, its section, and its name; sections themselves are skipped."""
+    for name, field in part.model_fields.items():
+        choices = get_args(field.annotation) or (field.annotation,)
+        inner = next((choice for choice in choices if hasattr(choice, "model_fields")), None)
+        if inner is None:
+            yield prefix + name, part, name
+        else:
+            yield from recipe_fields(inner, f"{prefix}{name}.")
 
 
 def field_rows() -> Iterator[str]:

@@ -13,7 +13,7 @@ from loadtests.plan import LoadPlan
 from loadtests.run_directory import RunDirectory
 from loadtests.workloads.spec import WorkloadSpec
 from tests.fixtures.command_runner import CommandRunner
-from tests.fixtures.load_runs import record, steady_generator, write_run
+from tests.fixtures.load_runs import read_records, record, steady_generator, write_run
 
 REQUESTS = 300
 SECONDS = 10
@@ -110,7 +110,10 @@ def test_runs_of_unlike_plans_are_shown_and_not_judged_unless_that_is_asked_for(
     load: CommandRunner, place: Path
 ) -> None:
     write_run(
-        place / "unlike", RunDirectory(place / "slower1").records(), PLAN, generator=steady_generator(SECONDS, REQUESTS)
+        place / "unlike",
+        read_records(RunDirectory(place / "slower1")),
+        PLAN,
+        generator=steady_generator(SECONDS, REQUESTS),
     )
     done = load("compare", "before1", "--with", "unlike")
     assert done.code == 2

@@ -21,6 +21,7 @@ from loadtests.record import RequestOutcome, RequestRecord
 from loadtests.run_directory import RunDirectory
 from tests.fixtures.command_runner import CommandRunner
 from tests.fixtures.load_generator import TIMEOUT, has_reported, running_generator
+from tests.fixtures.load_runs import read_records
 from tests.fixtures.load_summaries import typical_summary
 from tests.fixtures.ports import free_port
 from tests.fixtures.waiting import wait_until
@@ -91,7 +92,7 @@ def test_a_run_is_reported_and_can_be_made_again(
     (progress,) = [line for line in done.err.splitlines() if line.startswith("load: ")]
     assert " requests completed, p99 TTFT " in progress
     assert progress.endswith("SLO met")
-    records = first.records()
+    records = read_records(first)
     assert figures["requests"]["completed"] == figures["requests"]["due"] == len(records) > 3
     assert figures["slo"][0]["met"] is True
     assert figures["server"]["output_tokens"] is not None
@@ -114,7 +115,7 @@ def test_a_run_is_reported_and_can_be_made_again(
     assert "MISSED  p50 e2e <= 1ms" in done.out
     assert "Report: again/report.html" in done.out
     again = RunDirectory(tmp_path / "again")
-    assert planned(again.records()) == planned(records)
+    assert planned(read_records(again)) == planned(records)
     plan = first.plan()
     assert again.plan() == plan.model_copy(update={"slo": ("p50 e2e <= 1ms",)})
 
@@ -136,7 +137,7 @@ def test_two_servers_are_compared_and_audited_under_the_same_load(
     done = load("run", *options, "--against", other, "--windows", "1", "--json", "--out", "test")
     found = json.loads(done.out)
     runs = [RunDirectory(tmp_path / "test" / name) for name in ("01-server", "02-against")]
-    sent = [sorted((each.session, each.due, each.max_tokens) for each in run.records()) for run in runs]
+    sent = [sorted((each.session, each.due, each.max_tokens) for each in read_records(run)) for run in runs]
     assert sent[0] == sent[1]
     assert [run.plan().workload.tokenizer for run in runs] == [runs[0].metadata()["served"]["engine_dir"]] * 2
     assert not any(change["regression"] for change in found["changes"])
@@ -187,9 +188,12 @@ def test_ctrl_c_reports_what_there_was_and_ends_no_other_run(
     assert "Report: " in said
     assert "Traceback" not in said
     assert directory.metadata()["interrupted"] is True
-    assert {record.outcome for record in directory.records()} <= {RequestOutcome.COMPLETED, RequestOutcome.UNFINISHED}
+    assert {record.outcome for record in read_records(directory)} <= {
+        RequestOutcome.COMPLETED,
+        RequestOutcome.UNFINISHED,
+    }
     other = RunDirectory(tmp_path / "short")
-    assert {record.outcome for record in other.records()} == {RequestOutcome.COMPLETED}
+    assert {record.outcome for record in read_records(other)} == {RequestOutcome.COMPLETED}
 
 
 def test_a_generator_that_was_killed_is_told_with_how_to_report_what_there_was(
@@ -239,7 +243,7 @@ def test_another_machine_sends_its_part(
         assert run.wait(TIMEOUT) == 0, (tmp_path / "said").read_text()
         assert worker.wait(TIMEOUT) == 0, (tmp_path / "worker.out").read_text()
     directory = RunDirectory(tmp_path / "run")
-    assert {record.worker for record in directory.records()} == {0, 1}
+    assert {record.worker for record in read_records(directory)} == {0, 1}
     assert directory.metadata()["workers"] == {"workers": 1, "expected": 1}
     assert (tmp_path / "worker.out").read_text() == f"Waiting for the run at {master}.\n"
     assert poisoned() == ""

@@ -34,7 +34,7 @@ def test_figures_are_read_back_as_they_were_and_found_under_their_names(summary:
     empty = summarize(write_run(tmp_path / "empty", []))
     assert read_figures(write_figures(empty, tmp_path / "report.json"), Summary) == empty
     step = SweepStep(4.0, "rate-4", summary, met=True)
-    sweep = Sweep(("p99 ttft <= 1s",), (step,), 4.0, None, 0.1, converged=False)
+    sweep = Sweep(("p99 ttft <= 1s",), (step,), 0.1, highest=4.0)
     again = read_figures(write_figures(sweep, tmp_path / "sweep.json"), Sweep)
     assert (again, again.best) == (sweep, step)
 

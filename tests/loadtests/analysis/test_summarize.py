@@ -16,7 +16,7 @@ from loadtests.plan import LoadPlan
 from loadtests.record import RequestOutcome, RequestRecord
 from loadtests.workloads.spec import WorkloadSpec
 from tests.fixtures.errors import raises
-from tests.fixtures.load_runs import OPEN_LOOP, failure, record, steady_generator, write_run
+from tests.fixtures.load_runs import OPEN_LOOP, failure, read_records, record, steady_generator, write_run
 
 
 def tokens_of(summary: Summary) -> Tokens:
@@ -257,10 +257,10 @@ REQUESTS = st.builds(
 def test_what_must_hold_of_any_run(tmp_path_factory: pytest.TempPathFactory, made: list[dict], seed: int) -> None:  # type: ignore[type-arg]
     records = [record(i, **values, worker=i % 3) for i, values in enumerate(made)]
     plan = LoadPlan(warmup=1, seconds=9, slo=("p50 e2e <= 1s",))
-    found = summarize(write_run(tmp_path_factory.mktemp("run") / "a", records, plan))
+    run = write_run(tmp_path_factory.mktemp("run") / "a", records, plan)
+    found = summarize(run)
     counts = found.requests
-    kept = [RequestRecord.from_json(json.loads(one.to_json())) for one in records]
-    part = [one for one in kept if 1 <= one.due < 10]
+    part = [one for one in read_records(run) if 1 <= one.due < 10]
     assert counts.due == len(part) == sum(getattr(counts, outcome.value) for outcome in RequestOutcome)
     seen = [one for one in part if one.outcome in (RequestOutcome.COMPLETED, RequestOutcome.CANCELLED)]
     raw = [one.chunks[0] - one.due for one in seen]

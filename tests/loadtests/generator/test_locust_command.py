@@ -22,6 +22,7 @@ from loadtests.report.write_reports import write_run_report
 from loadtests.run_directory import RunDirectory
 from tests.fixtures.engines import ROOT
 from tests.fixtures.load_generator import TIMEOUT, running_generator
+from tests.fixtures.load_runs import read_records
 from tests.fixtures.ports import free_port
 from tests.fixtures.server import STEP_SECONDS
 from tests.fixtures.waiting import wait_until
@@ -101,7 +102,7 @@ def test_a_closed_loop_has_an_entry_for_each_quantity_and_can_be_reported(place:
 def test_an_open_loop_keeps_its_schedule(place: Path) -> None:
     said(place, "open")
     directory = RunDirectory(place / "open")
-    plan, records = directory.plan(), sorted(directory.records(), key=lambda record: record.session)
+    plan, records = directory.plan(), sorted(read_records(directory), key=lambda record: record.session)
     assert (plan.arrivals.kind, plan.server[:7]) == ("rate", "http://")
     assert 0.0 < plan.seconds < 6.0  # Locust counts from its own beginning, the plan from the run's
     moments = list(due_times(plan.arrivals, plan.seed, plan.end))[: len(records)]
@@ -119,7 +120,7 @@ def test_a_master_has_what_all_workers_told(place: Path) -> None:
     table = rows(said(place, "master"))
     for worker in ("worker1", "worker2"):
         said(place, worker)
-    records = RunDirectory(place / "master").records()
+    records = read_records(RunDirectory(place / "master"))
     assert {record.worker for record in records} == {0, 1}
     assert len({record.session for record in records}) == len(records)
     completed = sum(record.outcome is RequestOutcome.COMPLETED for record in records)

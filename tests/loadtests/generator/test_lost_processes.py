@@ -23,6 +23,7 @@ from loadtests.run_directory import RunDirectory
 from loadtests.workloads.spec import WorkloadSpec
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.load_generator import TIMEOUT, generator_command, has_reported, running_generator
+from tests.fixtures.load_runs import read_records
 from tests.fixtures.ports import free_port
 from tests.fixtures.server import STEP_SECONDS, fake_engine
 from tests.fixtures.waiting import wait_until
@@ -73,7 +74,7 @@ def test_a_run_goes_on_without_a_worker_that_was_killed_and_says_so(paced_server
         victim = run.process_tree()[-1]
         victim.kill()
         assert run.process.wait(TIMEOUT) == 0, (tmp_path / "said").read_text()
-    records = run.directory.records()
+    records = read_records(run.directory)
     (lost,) = {int(sample["worker"]) for sample in run.directory.generator_samples() if sample.get("lost")}
     assert {record.worker for record in records} == {0, 1}
     assert {record.outcome for record in records if record.worker != lost} == {RequestOutcome.COMPLETED}
@@ -102,7 +103,7 @@ def test_a_run_ends_with_the_process_that_asked_for_it(paced_server: Server, tmp
         asker.kill()
         assert psutil.wait_procs([generator], TIMEOUT)[1] == []
     # It reported what was in flight, as at any other end.
-    records = run.directory.records()
+    records = read_records(run.directory)
     last = run.directory.generator_samples()[-1]
     assert len(records) == last["sent"]
     assert last["open"] == 0
@@ -116,7 +117,7 @@ def test_sigterm_ends_a_run_and_all_is_told(workers: int, paced_server: Server, 
         run.process.send_signal(signal.SIGTERM)
         assert run.process.wait(TIMEOUT) == 0, (tmp_path / "said").read_text()
         assert psutil.wait_procs(family[1:], TIMEOUT)[1] == []
-    records = run.directory.records()
+    records = read_records(run.directory)
     told = {sample["worker"]: sample["sent"] for sample in run.directory.generator_samples()}
     assert len(records) == sum(told.values())
     assert {record.outcome for record in records} <= {RequestOutcome.COMPLETED, RequestOutcome.UNFINISHED}
@@ -159,7 +160,7 @@ def test_a_server_that_is_killed_is_in_the_records_and_the_run_goes_on(tiny_engi
             wait_until(lambda: has_reported(directory), "a record")
             os.kill(server.pid, signal.SIGKILL)
             assert process.wait(TIMEOUT) == 0, (tmp_path / "said").read_text()
-    records = directory.records()
+    records = read_records(directory)
     assert len(records) == 80
     codes = {record.code for record in records if record.outcome is RequestOutcome.FAILED}
     assert "server_gone" in codes

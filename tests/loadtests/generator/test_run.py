@@ -18,6 +18,7 @@ from loadtests.record import RequestOutcome, RequestRecord
 from loadtests.run_directory import RunDirectory
 from loadtests.workloads.spec import WorkloadSpec
 from tests.fixtures.load_generator import TIMEOUT, by_session, generator_command, running_generator
+from tests.fixtures.load_runs import read_records
 from tests.fixtures.server import STEP_SECONDS
 
 TOKENS = 8
@@ -89,7 +90,7 @@ def made(paced_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Call
     def find(name: str) -> LoadResult:
         directory, said = directories[name], (place / f"{name}.out").read_text()
         assert codes[name] == 0, said
-        return LoadResult(wanted[name][0], directory.records(), directory.generator_samples(), said)
+        return LoadResult(wanted[name][0], read_records(directory), directory.generator_samples(), said)
 
     return find
 

@@ -88,7 +88,7 @@ def test_a_run_that_is_not_to_be_trusted_is_named_with_its_rate_before_all_else(
 
 
 def test_a_sweep_without_a_run_has_a_page() -> None:
-    page = sweep_page(Sweep(("p99 ttft <= 1s",), (), None, None, 0.1, False))
+    page = sweep_page(Sweep(("p99 ttft <= 1s",), (), 0.1))
     assert "There are no runs" in read(page)
 
 
@@ -102,7 +102,7 @@ def repeated(*runs: tuple[float, float, bool], unit: str = "sessions/s") -> Swee
         summary = replace(made.summary, offered_sessions_per_second=due, slo=(replace(bound, met=kept),))
         steps.append(SweepStep(rate, f"run-{place}", summary, kept))
         search.record(rate, kept)
-    return with_result(Sweep((bound.text,), tuple(steps), None, None, 0.1, False, unit), search)
+    return with_result(Sweep((bound.text,), tuple(steps), 0.1, unit), search)
 
 
 def test_a_highest_rate_that_broke_once_says_so_here_and_on_the_terminal() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from inflight.commands.load.display import LoadProgressLines
+from loadtests.analysis.columns import read_columns
 from loadtests.analysis.summary import Summary
 from loadtests.analysis.sweep import Sweep, SweepStep
 from loadtests.errors import LoadError
@@ -19,6 +20,7 @@ from loadtests.report.write_reports import write_sweep_report
 from loadtests.run.sweep_runner import SweepRunner, reevaluate_sweep, run_seed, sessions_per_second
 from loadtests.run.worker_spec import WorkerSpec
 from loadtests.run_directory import RunDirectory
+from tests.fixtures.load_runs import write_run
 from tests.fixtures.load_summaries import typical_summary
 
 
@@ -40,9 +42,10 @@ LOST = [record(1, 0, 40.0, RequestOutcome.UNFINISHED), record(2, 0, 0.1, Request
     ],
 )
 def test_the_probes_rate_is_that_of_completed_sessions_until_the_last_answer(
-    records: list[RequestRecord], rate: float
+    records: list[RequestRecord], rate: float, tmp_path: Path
 ) -> None:
-    assert sessions_per_second(records) == pytest.approx(rate)
+    run = write_run(tmp_path / "run", records, LoadPlan())
+    assert sessions_per_second(read_columns(run.requests)) == pytest.approx(rate)
 
 
 def test_what_was_found_before_the_server_died_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -65,7 +68,7 @@ def test_what_was_found_before_the_server_died_is_kept(monkeypatch: pytest.Monke
 def test_a_sweep_judged_anew_does_not_hold_above_a_rate_that_broke(tmp_path: Path) -> None:
     kept = {1.0: True, 2.0: False, 4.0: True}
     steps = tuple(SweepStep(rate, f"{rate:g}", typical_summary(), met=True) for rate in kept)
-    write_sweep_report(Sweep(("p99 ttft <= 500ms",), steps, 4.0, None, 0.1, False), tmp_path)
+    write_sweep_report(Sweep(("p99 ttft <= 500ms",), steps, 0.1, highest=4.0), tmp_path)
 
     def judge(directory: RunDirectory) -> Summary:
         (bound, *_) = typical_summary().slo

@@ -15,6 +15,7 @@ from loadtests.record import RequestRecord
 from loadtests.run.controller import run_load_test
 from loadtests.run.worker_spec import WorkerSpec
 from loadtests.run_directory import RunDirectory
+from tests.fixtures.load_runs import read_records
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ def run_load(plan: LoadPlan, path: Path) -> LoadRun:
     """Make a run, in a new directory."""
     directory = RunDirectory.create(path)
     run_load_test(plan, directory, WorkerSpec(), lambda progress: None)
-    return LoadRun(plan, summarize(directory), directory.records())
+    return LoadRun(plan, summarize(directory), read_records(directory))
 
 
 def write_prompts(file: Path, rows: Iterable[tuple[str, int]]) -> str:
