@@ -56,13 +56,6 @@ class _Shape:
         return 4 * max(encoder, inputs * (keys + self.vocabulary))
 
 
-def is_seq2seq(directory: Path) -> bool:
-    """Return whether a directory has a model with an encoder and a decoder, or its config.json alone."""
-    return (
-        is_ctranslate2_model(directory) or seq2seq_task(read_config_file(checkpoint_directory(directory))) is not None
-    )
-
-
 def plan_seq2seq(
     directory: Path,
     *,
