@@ -13,9 +13,11 @@ from pathlib import Path
 from build_engines.atomic_directory import atomic_directory, check_replaceable, exclusive_writer
 from build_engines.checkpoints.checkpoint import Checkpoint, map_read_errors, read_checkpoint
 from build_engines.checkpoints.locate import checkpoint_name, locate_checkpoint
+from build_engines.encoders.settings import find_task
 from build_engines.engine_files import hash_files
 from build_engines.errors import BuildError
 from build_engines.manifest import (
+    ENCODER_TARGETS,
     FILE_NAME,
     GENERATION_TARGETS,
     AnyEngine,
@@ -30,9 +32,9 @@ from build_engines.manifest import (
     verify_engine,
 )
 from build_engines.progress import BuildProgress, NoBuildProgress
-from build_engines.target import BuildOptions, CacheKey, Compiled, Host, Target, find_target, with_defaults
+from build_engines.target import BuildOptions, CacheKey, Compiled, Host, Target, default_target, find_target
 
-__all__ = ["BuildOptions", "Built", "build_engine", "is_engine"]
+__all__ = ["BuildOptions", "Built", "build_engine", "is_engine", "with_defaults"]
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,14 @@ def build_engine(
         _check_space(target.bytes_needed(source_checkpoint), out)
         with atomic_directory(out, is_ours=is_engine, kind="engine", force=force) as new:
             return _build(source_checkpoint, new, target_name, target, name, source, here, progress)
+
+
+def with_defaults(options: BuildOptions, directory: Path) -> BuildOptions:
+    """Return `options` with a target, and for a target of encoders with a task: those of the model in `directory` where
+    they name none. Raises BuildError as `find_task` does."""
+    target = options.target or default_target(options.task, directory)
+    task = options.task or (find_task(directory) if target in ENCODER_TARGETS else None)
+    return replace(options, target=target, task=task)
 
 
 def is_engine(directory: Path) -> bool:

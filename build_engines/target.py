@@ -8,13 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
-from build_engines.checkpoints.checkpoint import Checkpoint, checkpoint_directory, read_json
+from build_engines.checkpoints.checkpoint import Checkpoint, checkpoint_directory, map_read_errors, read_json
 from build_engines.checkpoints.ctranslate2_model import is_ctranslate2_model, seq2seq_task
 from build_engines.checkpoints.openvino_ir import is_openvino_model
-from build_engines.encoders.settings import find_task
 from build_engines.errors import BuildError
 from build_engines.manifest import (
-    ENCODER_TARGETS,
     SEQ2SEQ_TARGETS,
     TARGETS,
     CompiledEncoder,
@@ -69,7 +67,7 @@ KV_PRECISIONS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """The user's options; None means the target's default, and the target that `with_defaults` finds.
+    """The user's options; None means the target's default, and the target that the checkpoint needs.
 
     `max_seq_len` counts prompt and answer together, in tokens, up to the model's maximum. `smoke_test` loads the new
     engine once and generates two tokens, which takes as much memory as the weights. `settings` are those of the chosen
@@ -128,19 +126,14 @@ class Target(Protocol):
 def is_seq2seq(directory: Path) -> bool:
     """Return whether a directory has a model with an encoder and a decoder, or its config.json alone."""
     path = checkpoint_directory(directory) / "config.json"
-    return is_ctranslate2_model(directory) or (path.is_file() and seq2seq_task(read_json(path)) is not None)
+    with map_read_errors(directory):
+        return is_ctranslate2_model(directory) or (path.is_file() and seq2seq_task(read_json(path)) is not None)
 
 
-def with_defaults(options: BuildOptions, directory: Path) -> BuildOptions:
-    """Return `options` with a target, and for a target of encoders with a task: those of the model in `directory` where
-    they name none. Raises BuildError as `find_task` does."""
-    seq2seq = options.task is None and is_seq2seq(directory)
-    target = options.target or (SEQ2SEQ_TARGETS[0] if seq2seq else _default_target(options.task))
-    task = options.task or (find_task(directory) if target in ENCODER_TARGETS else None)
-    return replace(options, target=target, task=task)
-
-
-def _default_target(task: Task | None) -> str:
+def default_target(task: Task | None, directory: Path | None = None) -> str:
+    """Return the target for a task, or without one for the model in `directory`."""
+    if task is None and directory is not None and is_seq2seq(directory):
+        return SEQ2SEQ_TARGETS[0]
     return SEQ2SEQ_TARGETS[0] if task in get_args(Seq2SeqTask) else DEFAULT_TARGET
 
 
@@ -150,7 +143,7 @@ def find_target(options: BuildOptions, directory: Path | None = None) -> Target:
     Raises BuildError (`invalid_parameter`) as `check_precisions` does, and the target's own errors.
     """
     check_precisions(options)
-    name = options.target or _default_target(options.task)
+    name = options.target or default_target(options.task)
     options = replace(options, target=name)
     if name in SEQ2SEQ_TARGETS:
         of_format: Target = importlib.import_module(_SEQ2SEQ_MODULES[name]).target(options)
@@ -187,7 +180,7 @@ def find_target(options: BuildOptions, directory: Path | None = None) -> Target:
 def check_precisions(options: BuildOptions) -> None:
     """Raise BuildError (`invalid_parameter`) for a target that is not for the task, and for an unsupported precision,
     naming a target that supports it. Without a task, the target may be for any."""
-    target = options.target or _default_target(options.task)
+    target = options.target or default_target(options.task)
     if target not in TARGETS:
         raise BuildError(f"There is no target {target}; choose one of {', '.join(TARGETS)}.", "invalid_parameter")
     of_task = PRECISIONS

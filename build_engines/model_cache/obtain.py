@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from build_engines.build import BuildOptions, build_engine, with_inflight_version
+from build_engines.build import BuildOptions, build_engine, with_defaults, with_inflight_version
 from build_engines.checkpoints.checkpoint import map_read_errors, read_config, read_config_file
 from build_engines.checkpoints.hub import CHECKPOINT_FILES, MAIN_BRANCH, HubModel, download, find_hub_model
 from build_engines.checkpoints.locate import checkpoint_name, is_named, is_on_hub, local_path
@@ -18,7 +18,7 @@ from build_engines.checkpoints.openvino_ir import MODEL, other_precision
 from build_engines.errors import BuildError
 from build_engines.model_cache.cache import CachedEngine, EntryRecord, ModelCache
 from build_engines.progress import BuildProgress, NoBuildProgress
-from build_engines.target import DEFAULT_TARGET, find_target, with_defaults
+from build_engines.target import DEFAULT_TARGET, find_target
 
 _TEMPLATES = "additional_chat_templates/*.jinja"
 
@@ -125,7 +125,7 @@ def _find_source(
 def _download(model: HubModel, options: BuildOptions, progress: BuildProgress) -> Path:
     """Download a model whose weights and architecture the target supports."""
     model.check_weights()
-    if model.files is not None and model.quantization is None:
+    if model.files is not None and model.quantization is None and not model.is_ctranslate2:
         config = tuple(file for file in model.files if _describes_model(file.path))
         directory = download(replace(model, files=config), NoBuildProgress())
         chosen = with_defaults(options, directory)

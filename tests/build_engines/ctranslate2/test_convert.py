@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from build_engines.build import BuildOptions, build_engine
+from build_engines.build import BuildOptions, build_engine, with_defaults
 from build_engines.checkpoints.ctranslate2_model import CTranslate2Facts, read_ctranslate2
 from build_engines.ctranslate2.convert import Conversion, Converted, export
 from build_engines.ctranslate2.describe import START, describe_speech, describe_text, find_languages, read_text
 from build_engines.ctranslate2.tokenizer import END, read_vocabulary, write_tokenizer
 from build_engines.errors import BuildError
-from build_engines.target import with_defaults
 from inflight.runtime.encoders.source_text import SourceText, Text2TextSettings
 from tests.fixtures.engines import TinyCheckpoint
 from tests.fixtures.errors import raises
@@ -28,6 +27,7 @@ ctranslate2: Any = pytest.importorskip("ctranslate2")
 
 def convert(checkpoint: Path, out: Path, *, speech: bool = False) -> tuple[list[str], Converted]:
     converted = export(Conversion(str(checkpoint), str(out), None, speech), lambda sentence: None)
+    assert isinstance(converted, Converted)
     return read_vocabulary(out), converted
 
 
