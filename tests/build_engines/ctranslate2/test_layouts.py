@@ -18,6 +18,7 @@ from build_engines.ctranslate2.describe import describe_text
 from build_engines.ctranslate2.target import CTranslate2Target
 from build_engines.ctranslate2.tokenizer import read_vocabulary
 from build_engines.errors import BuildError
+from build_engines.progress import NoBuildProgress
 from tests.fixtures.engines import TinyCheckpoint
 from tests.fixtures.errors import raises
 
@@ -276,3 +277,15 @@ def test_a_prompts_least_length_is_that_of_the_answer() -> None:
         "min_decoding_length": 29,
         "max_decoding_length": 200,
     }
+
+
+def test_the_library_adds_no_second_end_to_a_text(tiny_checkpoint: TinyCheckpoint, tmp_path: Path) -> None:
+    ready, out = tmp_path / "ready", tmp_path / "engine"
+    convert(tiny_checkpoint("marian"), ready)
+    config = json.loads((ready / "config.json").read_text())
+    (ready / "config.json").write_text(json.dumps(config | {"add_source_eos": True}))  # as of Marian's own converter
+    out.mkdir()
+    compiled = TARGET.compile(read_checkpoint(ready, check=TARGET.check_supported), out, NoBuildProgress())
+    assert compiled.text is not None
+    assert compiled.text.after == (config["eos_token"],)
+    assert json.loads((out / "config.json").read_text())["add_source_eos"] is False
