@@ -31,9 +31,18 @@ from build_engines.manifest import (
     verify_engine,
 )
 from build_engines.progress import BuildProgress, NoBuildProgress
-from build_engines.target import BuildOptions, CacheKey, Compiled, Host, Target, find_target, installed_versions
+from build_engines.target import (
+    BuildOptions,
+    CacheKey,
+    Compiled,
+    Host,
+    Target,
+    default_target,
+    find_target,
+    installed_versions,
+)
 
-__all__ = ["BuildOptions", "Built", "build_engine", "is_engine"]
+__all__ = ["BuildOptions", "Built", "build_engine", "is_engine", "with_defaults"]
 
 
 @dataclass(frozen=True)
@@ -59,23 +68,22 @@ def build_engine(
     `directory` is where a model of the hub was downloaded; without it, it is downloaded.
 
     An existing complete engine from the same content, options, versions and kind of GPU is kept unless `force`.
-    `out` is replaced only when the new engine is complete. Without a task, it is what the checkpoint is for, if the
-    target has encoders.
+    `out` is replaced only when the new engine is complete. Without a target or a task, they are the checkpoint's.
     Raises BuildError with a code of the table.
     """
     progress = progress or NoBuildProgress()
-    if options.task is not None or options.target in GENERATION_TARGETS:
+    if options.task is not None or options.target in (None, *GENERATION_TARGETS):
         find_target(options)  # refuses wrong options before anything is downloaded
     check_replaceable(out, is_engine, "engine")
     place = directory or locate_checkpoint(checkpoint, progress)
-    if options.task is None and options.target in ENCODER_TARGETS and (task := find_task(place)) != "generate":
-        progress.step(f"Task of the checkpoint: {task}")
-        options = replace(options, task=task)
-    target = find_target(options, place)
+    chosen = with_defaults(options, place)
+    if chosen.task not in (options.task, "generate"):
+        progress.step(f"Task of the checkpoint: {chosen.task}")
+    target, target_name = find_target(chosen, place), str(chosen.target)
     source_checkpoint = read_checkpoint(place, check=target.check_supported)
     name = options.name or checkpoint_name(checkpoint)
     with exclusive_writer(out, progress.step):
-        source = _hash(source_checkpoint, checkpoint, [options.target, name], target.cache_key(), progress)
+        source = _hash(source_checkpoint, checkpoint, [target_name, name], target.cache_key(), progress)
         here = with_inflight_version(target.host())
         if not force and (unchanged := _unchanged(out, source, here, progress)):
             return Built(unchanged, fresh=False, notes=unchanged.notes)
@@ -83,7 +91,15 @@ def build_engine(
             _check_same_options(out, source)
         _check_space(target.bytes_needed(source_checkpoint), out)
         with atomic_directory(out, is_ours=is_engine, kind="engine", force=force) as new:
-            return _build(source_checkpoint, new, options.target, target, name, source, here, progress)
+            return _build(source_checkpoint, new, target_name, target, name, source, here, progress)
+
+
+def with_defaults(options: BuildOptions, directory: Path) -> BuildOptions:
+    """Return `options` with a target, and for a target of encoders with a task: those of the model in `directory` where
+    they name none. Raises BuildError as `find_task` does."""
+    target = options.target or default_target(options.task, directory)
+    task = options.task or (find_task(directory) if target in ENCODER_TARGETS else None)
+    return replace(options, target=target, task=task)
 
 
 def is_engine(directory: Path) -> bool:

@@ -6,11 +6,11 @@ import importlib
 import importlib.metadata
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
-from build_engines.checkpoints.checkpoint import Checkpoint, read_json
+from build_engines.checkpoints.checkpoint import Checkpoint, checkpoint_directory, map_read_errors, read_json
 from build_engines.checkpoints.ctranslate2_model import is_ctranslate2_model, seq2seq_task
 from build_engines.checkpoints.openvino_ir import is_openvino_model
 from build_engines.errors import BuildError, invalid, unsupported
@@ -33,6 +33,7 @@ from build_engines.progress import BuildProgress
 
 Task = Literal["generate"] | EncoderTask | Seq2SeqTask
 TASKS: tuple[Task, ...] = ("generate", *get_args(EncoderTask), *get_args(Seq2SeqTask))
+DEFAULT_TARGET = "openvino"
 # Each module has `target(options) -> Target`, and is imported only if its target is chosen.
 _MODULES = {
     "openvino": "build_engines.openvino.target",
@@ -68,14 +69,14 @@ KV_PRECISIONS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """The user's options; None means the target's default.
+    """The user's options; None means the target's default, and the target that the checkpoint needs.
 
     `max_seq_len` counts prompt and answer together, in tokens, up to the model's maximum. `smoke_test` loads the new
     engine once and generates two tokens, which takes as much memory as the weights. `settings` are those of the chosen
     target, in a type of that target. `task` is None for the checkpoint's; `pooling` and `normalize` belong to `embed`.
     """
 
-    target: str = "openvino"
+    target: str | None = None
     precision: Precision | GpuPrecision | None = None
     kv_precision: KvPrecision | GpuKvPrecision | None = None
     max_seq_len: int | None = None
@@ -133,36 +134,51 @@ class Target(Protocol):
         """Write the engine, without the manifest, into the empty directory `out`."""
 
 
+def is_seq2seq(directory: Path) -> bool:
+    """Return whether a directory has a model with an encoder and a decoder, or its config.json alone."""
+    path = checkpoint_directory(directory) / "config.json"
+    with map_read_errors(directory):
+        return is_ctranslate2_model(directory) or (path.is_file() and seq2seq_task(read_json(path)) is not None)
+
+
+def default_target(task: Task | None, directory: Path | None = None) -> str:
+    """Return the target for a task, or without one for the model in `directory`."""
+    if task is None and directory is not None and is_seq2seq(directory):
+        return SEQ2SEQ_TARGETS[0]
+    return SEQ2SEQ_TARGETS[0] if task in get_args(Seq2SeqTask) else DEFAULT_TARGET
+
+
 def find_target(options: BuildOptions, directory: Path | None = None) -> Target:
     """Return the target that `options` name, for what `directory` has; without a task, the one that generates.
 
     Raises BuildError (`invalid_parameter`) as `check_precisions` does, and the target's own errors.
     """
     check_precisions(options)
-    if options.target in SEQ2SEQ_TARGETS:
-        of_format: Target = importlib.import_module(_SEQ2SEQ_MODULES[options.target]).target(options)
+    name = options.target or default_target(options.task)
+    options = replace(options, target=name)
+    if name in SEQ2SEQ_TARGETS:
+        of_format: Target = importlib.import_module(_SEQ2SEQ_MODULES[name]).target(options)
         return of_format
     if directory is not None and is_ctranslate2_model(directory):
         raise unsupported(
-            f"{directory} has a model for CTranslate2, which --target {options.target} can't use; say --target"
-            " ctranslate2."
+            f"{directory} has a model for CTranslate2, which --target {name} can't use; build it without --target."
         )
     if directory is not None and (directory / "config.json").is_file():
         config = read_json(directory / "config.json")
         if seq2seq_task(config) is not None:
             raise unsupported(
                 f"{directory} has the architecture {config['architectures'][0]}, with an encoder and a decoder, for"
-                f" which --target {options.target} has no engines; say --target ctranslate2."
+                f" which --target {name} has no engines; build it without --target and --task."
             )
     if directory is not None and is_openvino_model(directory):
         ready: Target = importlib.import_module(_READY_MODULE).target(options, directory)
         return ready
     encodes = options.task not in (None, "generate")
-    if not encodes and options.target not in _MODULES:
-        raise _wrong_target(options.target, "generate", _MODULES)
+    if not encodes and name not in _MODULES:
+        raise _wrong_target(name, "generate", _MODULES)
     if encodes and options.kv_precision is not None:
         raise invalid(f"An engine with the task {options.task} has no KV cache; leave --kv-cache-precision out.")
-    module = importlib.import_module((_ENCODER_MODULES if encodes else _MODULES)[options.target])
+    module = importlib.import_module((_ENCODER_MODULES if encodes else _MODULES)[name])
     target: Target = module.target(options)
     return target
 
@@ -170,16 +186,17 @@ def find_target(options: BuildOptions, directory: Path | None = None) -> Target:
 def check_precisions(options: BuildOptions) -> None:
     """Raise BuildError (`invalid_parameter`) for a target that is not for the task, and for an unsupported precision,
     naming a target that supports it. Without a task, the target may be for any."""
-    if options.target not in TARGETS:
-        raise invalid(f"There is no target {options.target}; choose one of {', '.join(TARGETS)}.")
+    target = options.target or default_target(options.task)
+    if target not in TARGETS:
+        raise invalid(f"There is no target {target}; choose one of {', '.join(TARGETS)}.")
     of_task = PRECISIONS
     if options.task not in (None, "generate"):
         of_task = SEQ2SEQ_PRECISIONS if options.task in get_args(Seq2SeqTask) else ENCODER_PRECISIONS
-    if options.task is not None and options.target not in of_task:
-        raise _wrong_target(options.target, options.task, of_task)
-    of_target = (SEQ2SEQ_PRECISIONS | ENCODER_PRECISIONS | of_task)[options.target]
-    _check(options.target, "--precision", options.precision, of_task | {options.target: of_target})
-    _check(options.target, "--kv-cache-precision", options.kv_precision, KV_PRECISIONS)
+    if options.task is not None and target not in of_task:
+        raise _wrong_target(target, options.task, of_task)
+    of_target = (SEQ2SEQ_PRECISIONS | ENCODER_PRECISIONS | of_task)[target]
+    _check(target, "--precision", options.precision, of_task | {target: of_target})
+    _check(target, "--kv-cache-precision", options.kv_precision, KV_PRECISIONS)
 
 
 def _wrong_target(target: str, task: str, targets: Iterable[str]) -> BuildError:

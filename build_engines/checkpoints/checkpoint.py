@@ -14,10 +14,12 @@ from typing import Any, overload
 
 from build_engines.checkpoints.ctranslate2_model import (
     MODEL,
+    SEQ2SEQ_TASKS,
     VOCABULARIES,
     is_ctranslate2_model,
     model_config,
     read_ctranslate2,
+    seq2seq_task,
 )
 from build_engines.checkpoints.openvino_ir import is_openvino_model, openvino_files
 from build_engines.checkpoints.safetensors_header import check_safetensors
@@ -26,6 +28,8 @@ from build_engines.gguf.header import is_gguf
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
+PICKLES = "pytorch_model*.bin"
+_PICKLE, _PICKLE_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 # Each of these alone is a tokenizer that transformers can read; the rest is only hashed with it.
 _TOKENIZERS = (
     "tokenizer.json",
@@ -125,7 +129,8 @@ def check_buildable(directory: Path, config: dict[str, Any]) -> None:
     architecture = str(config["architectures"][0])
     if not architecture.endswith(("ForCausalLM", "LMHeadModel")):
         raise BuildError(
-            f"{directory} has the architecture {architecture}; build a model that generates text (…ForCausalLM).",
+            f"{directory} has the architecture {architecture}; build a model that generates text (…ForCausalLM), or one"
+            f" with an encoder and a decoder: {', '.join(SEQ2SEQ_TASKS)}.",
             "unsupported_architecture",
         )
     if quantized := config.get("quantization_config"):
@@ -156,7 +161,7 @@ def read_checkpoint(directory: Path, *, check: Callable[[Path, dict[str, Any]], 
             facts = read_ctranslate2(directory)
             config = model_config(facts, read_config_file(directory))
             check(directory, config)
-            names = (*VOCABULARIES, "tokenizer.json")
+            names = (*VOCABULARIES, "tokenizer.json", "source.spm", "target.spm")
             tokenizer = tuple(path for name in names if (path := directory / name).is_file())
             return Checkpoint(directory, config, (directory / MODEL,), facts.parameters, tokenizer)
         return _read(directory, check)
@@ -165,7 +170,7 @@ def read_checkpoint(directory: Path, *, check: Callable[[Path, dict[str, Any]], 
 def _read(directory: Path, check: Callable[[Path, dict[str, Any]], None]) -> Checkpoint:
     config = read_config(directory)
     check(directory, config)
-    weights = _find_weights(directory)
+    weights = _find_weights(directory, pickles=seq2seq_task(config) is not None)
     tokenizer = tuple(path for name in _TOKENIZER_FILES if (path := directory / name).is_file())
     if not any(path.name in _TOKENIZERS for path in tokenizer):
         raise BuildError(
@@ -253,8 +258,9 @@ def read_config(directory: Path) -> dict[str, Any]:
     return config
 
 
-def _find_weights(directory: Path) -> dict[Path, int]:
-    """Return the weight files in order, each with its number of parameters, which an OpenVINO model does not say."""
+def _find_weights(directory: Path, *, pickles: bool) -> dict[Path, int]:
+    """Return the weight files in order, each with its number of parameters, which an OpenVINO model and pickles do not
+    say. With `pickles`, the target reads only tensors of them, so that they run no code."""
     if is_openvino_model(directory):
         return dict.fromkeys(openvino_files(directory), 0)
     index, single = directory / _INDEX, directory / _SINGLE
@@ -270,6 +276,10 @@ def _find_weights(directory: Path) -> dict[Path, int]:
         return shards
     if single.is_file():
         return {single: sum(check_safetensors(single).values())}
+    if pickles and (directory / _PICKLE).is_file():
+        return {directory / _PICKLE: 0}
+    if pickles and (directory / _PICKLE_INDEX).is_file():
+        return dict.fromkeys(_read_places(directory / _PICKLE_INDEX)[1], 0)
     if any(directory.glob("*.bin")) or any(directory.glob("*.pt")) or any(directory.glob("*.pth")):
         raise BuildError(
             f"{directory} has its weights as pickles (*.bin), which can run code when loaded; "
@@ -288,7 +298,8 @@ def gguf_files(directory: Path) -> list[str]:
     return [path.name for path in directory.glob("*.[gG][gG][uU][fF]")]
 
 
-def _read_index(index: Path) -> dict[Path, int]:
+def _read_places(index: Path) -> tuple[dict[str, str], list[Path]]:
+    """Return the file of each tensor that an index names, and all files in order."""
     places = read_json(index).get("weight_map")
     if not isinstance(places, dict) or not places or not all(isinstance(file, str) for file in places.values()):
         raise BuildError(f"{index} has no weight_map; fetch the checkpoint again.", "checkpoint_damaged")
@@ -300,6 +311,11 @@ def _read_index(index: Path) -> dict[Path, int]:
             f"({missing[0]}{' and others' if len(missing) > 1 else ''}); fetch the checkpoint again.",
             "checkpoint_damaged",
         )
+    return places, shards
+
+
+def _read_index(index: Path) -> dict[Path, int]:
+    places, shards = _read_places(index)
     parameters = {}
     for path in shards:
         tensors = check_safetensors(path)

@@ -40,7 +40,7 @@ SEQ2SEQ_TASKS: dict[str, Seq2SeqTask] = {
     **dict.fromkeys(("t5", "mt5", "bart", "mbart", "marian", "m2m_100", "pegasus", "text2text"), "text2text"),
 }
 """The task of each model type with an encoder and a decoder that can be built; text2text is CTranslate2's own."""
-_GENERATES = ("ForConditionalGeneration", "MTModel")
+_GENERATES = ("ForConditionalGeneration", "MTModel", "T5WithLMHeadModel")
 
 
 @dataclass(frozen=True)

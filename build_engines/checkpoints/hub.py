@@ -10,10 +10,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fnmatch import filter as matching
 from pathlib import Path
 from types import ModuleType
 
-from build_engines.checkpoints.checkpoint import gguf_choice_error, gguf_files
+from build_engines.checkpoints.checkpoint import PICKLES, gguf_choice_error, gguf_files
+from build_engines.checkpoints.ctranslate2_model import MODEL as CTRANSLATE2_MODEL
+from build_engines.checkpoints.ctranslate2_model import seq2seq_task
 from build_engines.checkpoints.openvino_ir import MODEL, WEIGHTS
 from build_engines.errors import BuildError
 from build_engines.progress import BuildProgress
@@ -28,6 +31,7 @@ CHECKPOINT_FILES = (
     *("*.json", "*.safetensors", "*.model", "*.jinja", "merges.txt", "vocab.txt"),
     *("[0-9]_*/config.json", "[0-9]_*/model.safetensors"),
     *(MODEL, WEIGHTS),
+    *(CTRANSLATE2_MODEL, "*vocabulary.txt", "*.spm", PICKLES),
 )
 # Copies of the same weights in other formats are in other folders or under this name.
 _EXCLUDE = ["consolidated*"]
@@ -68,10 +72,16 @@ class HubModel:
         sizes = [file.size for file in self.files or ()]
         return None if self.files is None or None in sizes else sum(size or 0 for size in sizes)
 
+    @property
+    def is_ctranslate2(self) -> bool:
+        """Return whether it is in CTranslate2's format, whose config.json does not say what the model is."""
+        return any(file.path == CTRANSLATE2_MODEL for file in self.files or ())
+
     def check_weights(self) -> None:
         """Raise BuildError (`not_a_checkpoint`) for a model without usable weights, before anything is downloaded."""
-        usable = (".safetensors", ".gguf", MODEL)
-        if self.files is None or any(file.path.lower().endswith(usable) for file in self.files):
+        usable = ("*.safetensors", "*.gguf", MODEL, CTRANSLATE2_MODEL, PICKLES)
+        names = [file.path.lower() for file in self.files or ()]
+        if self.files is None or any(matching(names, pattern) for pattern in usable):
             return
         if self.gguf:
             raise gguf_choice_error(self.name, self.gguf, f"say what the name of one has, such as {self.name}:Q4_K_M")
@@ -115,8 +125,12 @@ def find_hub_model(name: str, revision: str | None = None, include: Sequence[str
     gguf = tuple(path for path in paths if path.lower().endswith(".gguf"))
     if quantization:
         include = [_choose_gguf(name, gguf, quantization)]
-    # A model for OpenVINO is taken as it is only if the original weights are not there.
-    excluded = [*_EXCLUDE, MODEL, WEIGHTS] if any(path.endswith(".safetensors") for path in paths) else _EXCLUDE
+    excluded = list(_EXCLUDE)
+    # A model for OpenVINO or CTranslate2 is taken as it is only if the original weights are not there.
+    if any(path.endswith(".safetensors") for path in paths):
+        excluded += [MODEL, "*.bin"]
+    elif seq2seq_task(info.config or {}) is None:
+        excluded.append(PICKLES)
     selected = hub.utils.filter_repo_objects(paths, allow_patterns=list(include), ignore_patterns=excluded)
     files = tuple(
         HubFile(path, file.lfs.sha256 if file.lfs else file.blob_id, file.size)

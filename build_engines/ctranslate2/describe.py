@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from build_engines.checkpoints.checkpoint import read_json
 from build_engines.checkpoints.ctranslate2_model import CTranslate2Facts
-from build_engines.ctranslate2.convert import DECODING, TOKENIZER, Converted
+from build_engines.ctranslate2.convert import TOKENIZER, Converted, decoding_settings
 from build_engines.ctranslate2.tokenizer import END
 from build_engines.errors import BuildError
 from build_engines.manifest import Seq2SeqText
@@ -112,10 +112,15 @@ def read_text(out: Path, languages: Languages, config: Mapping[str, Any], conver
     Raises BuildError: `not_a_checkpoint` without a tokenizer, and `checkpoint_damaged` for one that can't be read.
     """
     before, after = _around(out)
+    if config.get("add_source_bos"):
+        before = before or (str(config.get("bos_token", "<s>")),)
+    if config.get("add_source_eos"):
+        after = after or (str(config.get("eos_token", "</s>")),)
+    prompts = config.get("task_specific_params")
     sources = (code for code in languages.codes if languages.token.format(code) in (*before, *after))
     named = {
         name: settings
-        for name, settings in (config.get("task_specific_params") or {}).items()
+        for name, settings in (prompts if isinstance(prompts, dict) else {}).items()
         if isinstance(settings, dict) and isinstance(settings.get("prefix"), str) and settings["prefix"].strip()
     }
     return Seq2SeqText(
@@ -126,10 +131,7 @@ def read_text(out: Path, languages: Languages, config: Mapping[str, Any], conver
         source_language=next(sources, None),
         target_language_in="before" if languages.token == ">>{}<<" else "prefix",
         prompts={name: settings["prefix"] for name, settings in named.items()},
-        prompt_defaults={
-            name: {own: settings[key] for key, (own, _) in DECODING.items() if type(settings.get(key)) in (int, float)}
-            for name, settings in named.items()
-        },
+        prompt_defaults={name: decoding_settings(settings) for name, settings in named.items()},
         defaults=converted.defaults if converted else {},
     )
 

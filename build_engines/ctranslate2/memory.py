@@ -56,13 +56,6 @@ class _Shape:
         return 4 * max(encoder, inputs * (keys + self.vocabulary))
 
 
-def is_seq2seq(directory: Path) -> bool:
-    """Return whether a directory has a model with an encoder and a decoder, or its config.json alone."""
-    return (
-        is_ctranslate2_model(directory) or seq2seq_task(read_config_file(checkpoint_directory(directory))) is not None
-    )
-
-
 def plan_seq2seq(
     directory: Path,
     *,
@@ -88,7 +81,7 @@ def plan_seq2seq(
                 f"{directory} has no model with an encoder and a decoder ({names}); leave --target ctranslate2 out.",
                 "unsupported_architecture",
             )
-        shape = _model_shape(facts) if facts else _config_shape(ConfigFile(config, str(directory)))
+        shape = _model_shape(facts) if facts else config_shape(ConfigFile(config, str(directory)))
         stored = facts.parameters if facts else stored_parameters(directory)
     if task != "transcribe" and max_seq_len is not None:
         shape = replace(shape, source=min(shape.source, max_seq_len), target=min(shape.target, max_seq_len))
@@ -132,7 +125,8 @@ def _model_shape(facts: CTranslate2Facts) -> _Shape:
     return _Shape(hidden, inner, layers["encoder"], layers["decoder"], vocabulary, source, target, facts.parameters)
 
 
-def _config_shape(config: ConfigFile) -> _Shape:
+def config_shape(config: ConfigFile) -> _Shape:
+    """Return what a checkpoint's config.json says. Raises BuildError (`checkpoint_damaged`) for sizes that can't be."""
     hidden, vocabulary = config.size("d_model", "hidden_size"), config.size("vocab_size")
     encoder = config.size("encoder_layers", "num_layers", most=1000)
     decoder = config.optional("decoder_layers", "num_decoder_layers", most=1000) or encoder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,17 +10,29 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
-from build_engines.checkpoints.checkpoint import Checkpoint, link_or_copy
+from build_engines.checkpoints.checkpoint import Checkpoint, link_or_copy, read_json
+from build_engines.checkpoints.config_file import ConfigFile
 from build_engines.checkpoints.ctranslate2_model import (
     CONFIG_FILES,
     MODEL,
     SEQ2SEQ_TASKS,
     VOCABULARIES,
+    is_ctranslate2_model,
     read_ctranslate2,
     seq2seq_task,
 )
-from build_engines.ctranslate2.convert import TARGET_TOKENIZER, TOKENIZER, Conversion, Converted, copy_configs
+from build_engines.ctranslate2.convert import (
+    CONFIG,
+    MARIAN_TOKENIZER,
+    TARGET_TOKENIZER,
+    TOKENIZER,
+    Conversion,
+    Converted,
+    SentencePieceTask,
+    copy_configs,
+)
 from build_engines.ctranslate2.describe import START, describe_speech, describe_text
+from build_engines.ctranslate2.memory import config_shape
 from build_engines.ctranslate2.tokenizer import read_vocabulary, write_tokenizer
 from build_engines.errors import BuildError
 from build_engines.manifest import CompiledSeq2Seq, Precision
@@ -77,6 +90,12 @@ class CTranslate2Target:
             raise BuildError(
                 f"{directory} has a model with the task {task}; leave --task {self.task} out.", "invalid_parameter"
             )
+        if config.get("share_encoder_decoder_embeddings") is False:
+            raise BuildError(
+                f"{directory} has one vocabulary for texts and one for answers, which are not read; name a model with"
+                " one for both, or one in CTranslate2's format.",
+                "unsupported_architecture",
+            )
         if task == "transcribe" and self.max_seq_len is not None:
             raise BuildError(
                 f"{directory} has a model for speech; --max-seq-len is for texts, so leave it out.", "invalid_parameter"
@@ -86,6 +105,8 @@ class CTranslate2Target:
                 f"{directory} is quantized already; build from the original weights, with --precision int8.",
                 "unsupported_architecture",
             )
+        if not is_ctranslate2_model(directory):
+            config_shape(ConfigFile(config, str(directory), "built"))
         if find_spec("ctranslate2") is None:
             raise BuildError(
                 "--target ctranslate2 needs the package ctranslate2; say pip install 'inflight[speech]'.",
@@ -111,6 +132,12 @@ class CTranslate2Target:
             for name in (*CONFIG_FILES, *VOCABULARIES, *_SOURCES, TOKENIZER, TARGET_TOKENIZER):
                 if (directory / name).is_file():
                     shutil.copyfile(directory / name, out / name)
+            content = read_json(out / CONFIG)
+            if task == "text2text":  # `describe_text` puts these tokens around a text, so that the library must not
+                content |= {"add_source_bos": False, "add_source_eos": False}
+                (out / CONFIG).write_text(json.dumps(content, indent=2) + "\n")
+            if (directory / MARIAN_TOKENIZER).is_file() and not (out / TOKENIZER).is_file():
+                run_export(SentencePieceTask(str(directory), str(out), content.get("eos_token", "</s>")), progress)
         else:
             stored = _STORED.get(self.precision or "")
             conversion = Conversion(str(directory), str(out), stored, task == "transcribe")
@@ -131,6 +158,7 @@ class CTranslate2Target:
             **fields,
             precision=precision,
             vocab_size=len(tokens),
+            notes=tuple(converted.notes) if converted else (),
             properties={"compute_type": COMPUTE_TYPES[precision]},
         )
         if self.smoke_test:

@@ -74,6 +74,10 @@ class CachedEngine:
             return None
 
     @property
+    def target(self) -> str:
+        return self.manifest.target if self.manifest else self.record.target
+
+    @property
     def precision(self) -> str | None:
         return self.manifest.precision if self.manifest else self.record.precision
 

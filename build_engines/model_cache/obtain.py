@@ -9,17 +9,16 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from build_engines.build import BuildOptions, build_engine, with_inflight_version
+from build_engines.build import BuildOptions, build_engine, with_defaults, with_inflight_version
 from build_engines.checkpoints.checkpoint import map_read_errors, read_config, read_config_file
 from build_engines.checkpoints.hub import CHECKPOINT_FILES, MAIN_BRANCH, HubModel, download, find_hub_model
 from build_engines.checkpoints.locate import checkpoint_name, is_named, is_on_hub, local_path
 from build_engines.checkpoints.named_models import NAMED_MODELS
 from build_engines.checkpoints.openvino_ir import MODEL, other_precision
-from build_engines.encoders.settings import find_task
 from build_engines.errors import BuildError, invalid
 from build_engines.model_cache.cache import CachedEngine, EntryRecord, ModelCache
 from build_engines.progress import BuildProgress, NoBuildProgress
-from build_engines.target import find_target
+from build_engines.target import DEFAULT_TARGET, find_target
 
 _TEMPLATES = "additional_chat_templates/*.jinja"
 
@@ -49,22 +48,23 @@ def obtain_engine(
     Raises BuildError as `find_hub_model`, `download` and `build_engine` do, and `output_unwritable` for the cache.
     """
     check_revision(checkpoint, revision)
-    if options.task is None and is_named(checkpoint):
-        options = replace(options, task="generate")
-    elif options.task is None and not is_on_hub(checkpoint):
-        options = replace(options, task=find_task(local_path(checkpoint)))
+    if is_named(checkpoint):
+        options = replace(options, target=options.target or DEFAULT_TARGET, task=options.task or "generate")
+    elif not is_on_hub(checkpoint):
+        options = with_defaults(options, local_path(checkpoint))
     target = find_target(options, None if is_on_hub(checkpoint) or is_named(checkpoint) else local_path(checkpoint))
     host = with_inflight_version(target.host())
     capability = host.machine and host.machine.compute_capability
     name = options.name or checkpoint_name(checkpoint)
-    affecting = [options.target, target.cache_key(), host.versions, capability, name]
+    target_name = options.target or DEFAULT_TARGET
+    affecting = [target_name, target.cache_key(), host.versions, capability, name]
     digest = hashlib.sha256(json.dumps(affecting, sort_keys=True).encode()).hexdigest()
     source = _find_source(cache, checkpoint, revision, digest, progress)
     record = EntryRecord(
         name=source.name,
         revision=source.revision,
         requested_revision=None if source.hub is None else revision or MAIN_BRANCH,
-        target=options.target,
+        target=target_name,
         precision=options.precision,
         options=digest,
         version=host.versions.get("inflight", ""),
@@ -78,7 +78,7 @@ def obtain_engine(
         with _naming_the_cache():
             engine = held.enter_context(cache.hold(record, build, progress.step))
         # A model of the hub may be one for OpenVINO in the cache already, under the key of what a build chooses.
-        if options.target == "openvino" and options.precision not in (None, engine.precision):
+        if target_name == "openvino" and options.precision not in (None, engine.precision):
             raise other_precision(checkpoint, str(engine.precision), str(options.precision))
         yield engine
 
@@ -122,11 +122,11 @@ def _find_source(
 def _download(model: HubModel, options: BuildOptions, progress: BuildProgress) -> Path:
     """Download a model whose weights and architecture the target supports."""
     model.check_weights()
-    if model.files is not None and model.quantization is None:
+    if model.files is not None and model.quantization is None and not model.is_ctranslate2:
         config = tuple(file for file in model.files if _describes_model(file.path))
         directory = download(replace(model, files=config), NoBuildProgress())
-        with_task = replace(options, task=options.task or find_task(directory))
-        find_target(with_task, directory).check_supported(directory, read_config(directory))
+        chosen = with_defaults(options, directory)
+        find_target(chosen, directory).check_supported(directory, read_config(directory))
     return download(model, progress)
 
 

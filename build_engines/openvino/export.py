@@ -116,9 +116,9 @@ def load_model(kind: Any, checkpoint: Path, unread: tuple[str, ...] = (), **argu
         checkpoint,
         trust_remote_code=False,
         local_files_only=True,
-        use_safetensors=True,
         output_loading_info=True,
-        **arguments,
+        ignore_mismatched_sizes=True,  # they are named below
+        **{"use_safetensors": True, **arguments},
     )
     # transformers only warns about missing weights and fills them with random ones.
     names = [*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])]

@@ -58,7 +58,7 @@ def target(options: BuildOptions, directory: Path) -> ReadyModelTarget:
     Raises BuildError: `invalid_parameter` for a precision that the weights don't have, `unsupported_architecture` for a
     target or a task for which there are no engines of such models, and as `read_ir` does.
     """
-    if options.target != "openvino":
+    if options.target not in (None, "openvino"):
         raise unsupported(
             f"{directory} has a model for OpenVINO, which --target {options.target} can't use; leave --target out, or"
             f" {_ORIGINAL}."

@@ -39,14 +39,10 @@ def synthetic(like: str, out: Path, seed: int) -> None:
     inflight checkpoint synthetic --like tiny-llama --seed 7 --out ./tiny
     """
     from build_engines.checkpoints.make_checkpoint import make_checkpoint
-    from build_engines.ctranslate2.memory import is_seq2seq
     from build_engines.synthetic.write import write_synthetic_checkpoint
 
     with show_build_progress() as progress:
         make_checkpoint(
             out, lambda directory: write_synthetic_checkpoint(like, directory, seed=seed, progress=progress), progress
         )
-    target = " --target ctranslate2" if is_seq2seq(out) else ""
-    click.echo(
-        f"Wrote {out}, a {like} with random weights. Build it with: inflight build {out}{target} --out ENGINE_DIR"
-    )
+    click.echo(f"Wrote {out}, a {like} with random weights. Build it with: inflight build {out} --out ENGINE_DIR")

@@ -51,7 +51,7 @@ _HTTP_PORT = 8000
 @section(
     "Model",
     config_option({"engine": "models"}),
-    target_option("Target of the engine to build.  [default: openvino]", default=None),
+    target_option(),
     precision_option(PRECISION_HELP),
     revision_option(),
 )

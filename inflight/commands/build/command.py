@@ -10,7 +10,7 @@ from typing import Any, get_args
 import click
 
 from build_engines.manifest import Manifest, Pooling, Seq2SeqManifest
-from build_engines.target import KV_PRECISIONS, TASKS
+from build_engines.target import DEFAULT_TARGET, KV_PRECISIONS, TASKS
 from inflight.commands.build.tensorrt_llm_options import (
     show_commands,
     show_encoder_command,
@@ -163,8 +163,9 @@ def command(
     if out is None:
         raise click.MissingParameter(param_hint="'--out'", param_type="option")
     started = time.monotonic()
-    settings = llmapi_settings(options["target"], llm_arguments, llm_argument)
-    settings = tensorrt_llm_settings(options["target"], options) or settings
+    target = options["target"] or DEFAULT_TARGET
+    settings = llmapi_settings(target, llm_arguments, llm_argument)
+    settings = tensorrt_llm_settings(target, options) or settings
     chosen = BuildOptions(smoke_test=not no_smoke_test, settings=settings, **options)
     check_precision(chosen)
     if dry_run:
@@ -201,9 +202,10 @@ def command(
 def _dry_run(checkpoint: str, out: Path, options: Any, as_json: bool) -> None:
     from build_engines.checkpoints.locate import locate_checkpoint
 
-    if options.target in ("openvino", "ctranslate2"):
-        plan = "use `inflight plan`, or " if options.target == "openvino" else ""
-        raise click.UsageError(f"--dry-run is not for --target {options.target}; {plan}leave it out.")
+    if options.target in (None, "openvino", "ctranslate2"):
+        target = options.target or DEFAULT_TARGET
+        plan = "use `inflight plan`, or " if target == "openvino" else ""
+        raise click.UsageError(f"--dry-run is not for --target {target}; {plan}leave it out.")
     with show_build_progress() as progress:
         directory = locate_checkpoint(checkpoint, progress)
     if options.target == "tensorrt-llm":

@@ -63,7 +63,7 @@ def as_dict(entry: CachedEngine, state: State | None = None) -> dict[str, Any]:
         "name": entry.record.name,
         "revision": entry.record.revision,
         "task": entry.manifest.task if entry.manifest else None,
-        "target": entry.record.target,
+        "target": entry.target,
         "precision": entry.precision,
         "bytes": entry.bytes,
         "last_used": used.isoformat(timespec="seconds"),

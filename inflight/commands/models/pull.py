@@ -53,8 +53,7 @@ def command(model: str, revision: str | None, as_json: bool, quiet: bool, **opti
         obtain_engine(ModelCache.default(), model, chosen, progress, revision) as entry,
     ):
         facts = as_dict(entry, state="ready")
-    usual = BuildOptions()
-    flags = {"revision": revision, **{name: value for name, value in options.items() if value != getattr(usual, name)}}
+    flags = {"revision": revision, **options}
     words = [word for name, value in flags.items() if value is not None for word in (f"--{name}", value)]
     if as_json:
         click.echo(json.dumps(facts, indent=2))

@@ -14,7 +14,7 @@ from inflight.commands.options.engine import TargetPrecision, revision_option, t
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
 @click.option("--all", "everything", is_flag=True, help="Remove all engines.")
 @revision_option("Only engines of this revision, or of one that begins like this.")
-@target_option("Only engines for this target.", default=None)
+@target_option("Only engines for this target.")
 @click.option("--precision", type=TargetPrecision(PRECISIONS), help="Only engines of this precision.")
 def command(
     models: tuple[str, ...], everything: bool, revision: str | None, target: str | None, precision: str | None
@@ -35,7 +35,7 @@ def command(
     chosen = [
         entry
         for entry in {entry.directory: entry for entry in named}.values()
-        if _begins(revision, entry) and target in (None, entry.record.target) and precision in (None, entry.precision)
+        if _begins(revision, entry) and target in (None, entry.target) and precision in (None, entry.precision)
     ]
     if named and not chosen:
         raise BuildError("No engine in the cache has these options; `inflight list` shows them.", "engine_not_found")

@@ -41,10 +41,13 @@ class TargetPrecision(click.Choice[str]):
         return f"{value!r} is not one of {', '.join(choices)}" + (f" for --target {target}." if target else ".")
 
 
-def target_option(help: str | None = None, *, default: str | None = "openvino") -> Option:
-    return click.option(
-        "--target", type=click.Choice(TARGETS), default=default, show_default=True, is_eager=True, help=help
-    )
+TARGET_HELP = (
+    "Target of the engine to build.  [default: openvino; ctranslate2 for models with an encoder and a decoder]"
+)
+
+
+def target_option(help: str = TARGET_HELP) -> Option:
+    return click.option("--target", type=click.Choice(TARGETS), is_eager=True, help=help)
 
 
 def precision_option(help: str) -> Option:

@@ -13,7 +13,7 @@ import click
 
 from build_engines.checkpoints.checkpoint import checkpoint_directory, read_config
 from build_engines.checkpoints.openvino_ir import MODEL
-from build_engines.ctranslate2.memory import is_seq2seq, plan_seq2seq
+from build_engines.ctranslate2.memory import plan_seq2seq
 from build_engines.ctranslate2.target import check_precision_here
 from build_engines.encoders.memory import EncoderPlan, plan_encoder
 from build_engines.encoders.settings import CONFIG_FILES, find_task
@@ -24,7 +24,7 @@ from build_engines.plan.gpus import GPUS, GpuModel, find_gpu
 from build_engines.plan.memory_plan import MemoryPlan, PlanRequest, make_plan
 from build_engines.plan.size import parse_size
 from build_engines.plan.speed import ANSWER_TOKENS, PROMPT_TOKENS, SpeedPlan, plan_speed
-from build_engines.target import BuildOptions, find_target
+from build_engines.target import BuildOptions, find_target, is_seq2seq
 from inflight.commands.options.engine import check_precision
 from inflight.commands.options.numbers import ParsedValue
 from inflight.deploy.memory import available_bytes

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -93,6 +94,38 @@ def test_a_model_without_safetensors_is_refused_before_the_download(
     with raises(BuildError, "not_a_checkpoint", naming=NAME):
         fetch()
     assert hub_here.fetched == []
+
+
+@pytest.mark.parametrize(
+    ("config", "files", "wanted"),
+    [
+        (
+            {"architectures": ["MarianMTModel"], "model_type": "marian"},
+            ("pytorch_model.bin", "source.spm", "rust_model.ot"),
+            {"pytorch_model.bin", "source.spm"},
+        ),
+        ({}, ("model.bin", "vocabulary.txt", "pytorch_model.bin"), {"model.bin", "vocabulary.txt"}),
+        (
+            {"architectures": ["MarianMTModel"], "model_type": "marian"},
+            ("model.safetensors", "pytorch_model.bin"),
+            {"model.safetensors"},
+        ),
+    ],
+)
+def test_the_files_of_models_with_an_encoder_and_a_decoder_are_downloaded(
+    config: dict[str, object],
+    files: tuple[str, ...],
+    wanted: set[str],
+    hub_here: Hub,
+    model: HubModelFiles,
+    tmp_path: Path,
+) -> None:
+    model.directory = tmp_path / "files"
+    model.directory.mkdir()
+    (model.directory / "config.json").write_text(json.dumps(config))
+    for name in files:
+        (model.directory / name).write_text("{}")
+    assert {path.name for path in fetch().iterdir()} == wanted | {"config.json"}
 
 
 @pytest.mark.parametrize("offline", [False, True])

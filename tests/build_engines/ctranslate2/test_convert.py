@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from build_engines.build import BuildOptions, build_engine
+from build_engines.build import BuildOptions, build_engine, with_defaults
 from build_engines.checkpoints.ctranslate2_model import CTranslate2Facts, read_ctranslate2
 from build_engines.ctranslate2.convert import Conversion, Converted, export
 from build_engines.ctranslate2.describe import START, describe_speech, describe_text, find_languages, read_text
@@ -27,6 +27,7 @@ ctranslate2: Any = pytest.importorskip("ctranslate2")
 
 def convert(checkpoint: Path, out: Path, *, speech: bool = False) -> tuple[list[str], Converted]:
     converted = export(Conversion(str(checkpoint), str(out), None, speech), lambda sentence: None)
+    assert isinstance(converted, Converted)
     return read_vocabulary(out), converted
 
 
@@ -179,11 +180,29 @@ def test_the_languages_of_a_vocabulary(tokens: list[str], codes: tuple[str, ...]
 
 
 @pytest.mark.parametrize("target", ["openvino", "tensorrt-llm", "llmapi"])
-def test_other_targets_name_this_one(target: str, tiny_checkpoint: TinyCheckpoint, tmp_path: Path) -> None:
+def test_other_targets_refuse_the_model(target: str, tiny_checkpoint: TinyCheckpoint, tmp_path: Path) -> None:
     out = tmp_path / "engine"
-    with raises(BuildError, "unsupported_architecture", naming="--target ctranslate2"):
+    with raises(BuildError, "unsupported_architecture", naming=str(tiny_checkpoint("t5"))):
         build_engine(str(tiny_checkpoint("t5")), out, BuildOptions(target))
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("family", "named", "found"),
+    [
+        ("t5", {}, ("ctranslate2", None)),
+        ("whisper", {"task": "transcribe"}, ("ctranslate2", "transcribe")),
+        ("t5", {"target": "openvino"}, ("openvino", "generate")),
+        ("t5", {"task": "embed"}, ("openvino", "embed")),
+        ("qwen2", {}, ("openvino", "generate")),
+        ("qwen2", {"target": "tensorrt-llm"}, ("tensorrt-llm", None)),
+    ],
+)
+def test_the_default_target_is_the_one_that_the_checkpoint_needs(
+    family: str, named: dict[str, Any], found: tuple[str, str | None], tiny_checkpoint: TinyCheckpoint
+) -> None:
+    chosen = with_defaults(BuildOptions(**named), tiny_checkpoint(family))
+    assert (chosen.target, chosen.task) == found
 
 
 @pytest.mark.parametrize(

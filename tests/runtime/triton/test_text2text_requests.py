@@ -78,6 +78,15 @@ def test_the_settings_of_the_prompt_and_of_the_model_count_where_the_request_nam
     assert asked.group != plain.group
 
 
+def test_the_models_own_lengths_give_way_to_the_requests_and_the_decoders() -> None:
+    text = replace(TEXT, defaults={"min_decoding_length": 30, "max_decoding_length": 900})
+    usual, short = read(text), read(text, max_tokens=9)
+    assert isinstance(usual, SourceText)
+    assert isinstance(short, SourceText)
+    assert dict(usual.decoding) == {"min_decoding_length": 30, "max_decoding_length": 64}
+    assert dict(short.decoding) == {"min_decoding_length": 9, "max_decoding_length": 9}
+
+
 @pytest.mark.parametrize(
     ("inputs", "code"),
     [

@@ -76,13 +76,16 @@ class Text2Text:
         return "", (form.format(code),)
 
     def _decoding(self, inputs: Inputs, row: int, target: str) -> tuple[tuple[str, int | float], ...]:
+        longest = self._manifest.max_seq_len
         # CTranslate2's own least length is 1, and that of other libraries 0.
-        values = {"min_decoding_length": 0, "max_decoding_length": self._manifest.max_seq_len, **self._text.defaults}
+        values = {"min_decoding_length": 0, "max_decoding_length": longest, **self._text.defaults}
         values |= self._text.prompt_defaults.get(target, {})
+        values["max_decoding_length"] = min(values["max_decoding_length"], longest)
         for name, own, least, most in _OPTIONS:
-            value = inputs.number(name, row, least, self._manifest.max_seq_len if most is None else most)
+            value = inputs.number(name, row, least, longest if most is None else most)
             if value is not None:
                 values[own] = value
+        values["min_decoding_length"] = min(values["min_decoding_length"], values["max_decoding_length"])
         return tuple(sorted(values.items()))
 
     def _source(
