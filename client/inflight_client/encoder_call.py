@@ -70,6 +70,7 @@ class EncoderOptions:
     priority: int = 0
     top_n: int | None = None
     target_language: str | None = None
+    source_language: str | None = None
     beam_width: int | None = None
     length_penalty: float | None = None
     repetition_penalty: float | None = None
@@ -116,9 +117,13 @@ class EncoderOptions:
 _NAMES = {
     "input_type": "the name of a prompt of the model",
     "target_language": "the code of a language, or the name of a prompt of the model",
+    "source_language": "the code of a language",
 }
 _NUMBERS = {"dimensions": 2**31 - 1, "top_n": 2**31 - 1, "beam_width": 32, "max_tokens": 2**31 - 1}
-TRANSLATE_OPTIONS = ("target_language", "beam_width", "length_penalty", "repetition_penalty", "max_tokens")
+TRANSLATE_OPTIONS = (
+    *("target_language", "source_language"),
+    *("beam_width", "length_penalty", "repetition_penalty", "max_tokens"),
+)
 """Of `translate` alone; a gateway has the same names."""
 
 
@@ -203,6 +208,7 @@ class EncoderRequest:
             "input_type": ("BYTES", options.input_type),
             "dimensions": ("INT32", options.dimensions),
             "target_prefix": ("BYTES", options.target_language),
+            "source_language": ("BYTES", options.source_language),
             "beam_width": ("INT32", options.beam_width),
             "length_penalty": ("FP32", options.length_penalty),
             "repetition_penalty": ("FP32", options.repetition_penalty),

@@ -304,6 +304,7 @@ TEXT2TEXT_FIELDS: dict[str, Field] = _ENCODERS | {
         f"a text or texts; up to {MAX_TEXTS:,}", {"anyOf": [TEXT, LIST | {"items": TEXT, "maxItems": MAX_TEXTS}]}
     ),
     "target_language": _honoured("a code that the model knows, or the name of one of its prompts", TEXT),
+    "source_language": _honoured("of the texts, by default that of the model's tokenizer", TEXT),
     "max_tokens": _honoured("of each answer, by default the model's own limit", _whole(1)),
     "beam_width": _honoured("{bounds}, by default the model's own, as are the next two", _whole(1, 32)),
     "length_penalty": _honoured("{bounds}; higher for longer answers", NUMBER | {"minimum": -10, "maximum": 10}),

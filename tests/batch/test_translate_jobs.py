@@ -17,7 +17,7 @@ from tests.client.support.scripted_encoder import expected_translation
 
 def test_each_row_has_its_translation(scripted_encoders: EncoderServer, tmp_path: Path) -> None:
     rows = [{"id": n, "text": f"text {n}"} for n in range(40)]
-    rows[7]["target_language"] = "fr"
+    rows[7] |= {"target_language": "fr", "source_language": "it"}
     rows[8]["text"] = "fail prompt_too_long"
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     options = (
@@ -41,10 +41,9 @@ def test_each_row_has_its_translation(scripted_encoders: EncoderServer, tmp_path
     found = {line["id"]: line for line in map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())}
     assert found.keys() == set(range(40)) - {8}
     for n, line in found.items():
-        wanted = expected_translation(
-            f"text {n}", target_prefix="fr" if n == 7 else "de", beam_width=32.0, max_tokens=9.0
-        )
-        counts = {"finish_reason": "stop", "output_tokens": 5, "input_tokens": 2, "truncated": False}
+        languages = {"target_prefix": "fr", "source_language": "it"} if n == 7 else {"target_prefix": "de"}
+        wanted = expected_translation(f"text {n}", **languages, beam_width=32.0, max_tokens=9.0)
+        counts = {"finish_reason": "stop", "output_tokens": len(wanted.split()), "input_tokens": 2, "truncated": False}
         assert line == {"id": n, "text": wanted, **counts}
 
 

@@ -104,8 +104,8 @@ def test_a_missing_model_is_a_code_with_the_next_step(run: Run) -> None:
 
 
 def test_translations_are_lines(run: Run) -> None:
-    done = run("translate", "green tea", "お茶", "--to", "de", "--beam-width", "3")
-    assert done.out == "GREEN TEA beam_width=3.0 target_prefix=de\nお茶 beam_width=3.0 target_prefix=de\n"
+    done = run("translate", "green tea", "お茶", "--to", "de", "--from", "en")
+    assert done.out == "GREEN TEA source_language=en target_prefix=de\nお茶 source_language=en target_prefix=de\n"
     assert run("translate", "-", stdin=b"tea\n\n  \ngreen\n").out == "TEA\n\n\nGREEN\n"
     assert run("translate", "tea", "--json").objects == [
         {"index": 0, "text": "TEA", "finish_reason": "stop", "output_tokens": 1, "input_tokens": 1, "truncated": False}

@@ -136,8 +136,8 @@ def test_texts_get_labels_as_vllm_has_them(front: GatewayProcesses, path: str) -
 
 def test_texts_are_translated_for_any_client_and_for_ours(front: GatewayProcesses) -> None:
     texts = ["green tea", "milk"]
-    body = post(front, "/v1/translate", {"input": texts, "target_language": "de", "beam_width": 2}).json
-    wanted = [expected_translation(text, target_prefix="de", beam_width=2.0) for text in texts]
+    body = post(front, "/v1/translate", {"input": texts, "target_language": "de", "source_language": "en"}).json
+    wanted = [expected_translation(text, target_prefix="de", source_language="en") for text in texts]
     assert [each["text"] for each in body["data"]] == wanted
     written = [each["num_output_tokens"] for each in body["data"]]
     assert body["usage"] == {"prompt_tokens": 3, "completion_tokens": sum(written), "total_tokens": 3 + sum(written)}
@@ -158,6 +158,7 @@ def test_texts_are_translated_for_any_client_and_for_ours(front: GatewayProcesse
         ({"input": "tea", "beam_width": 33}, "beam_width"),
         ({"input": "tea", "length_penalty": "long"}, "length_penalty"),
         ({"input": "tea", "target_language": 5}, "target_language"),
+        ({"input": "tea", "source_language": ""}, "source_language"),
         ({"input": "tea", "target": "de"}, "target"),
     ],
 )

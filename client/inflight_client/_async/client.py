@@ -212,6 +212,7 @@ class AsyncClient:
         texts: AsyncDocuments,
         *,
         target_language: str | None = None,
+        source_language: str | None = None,
         beam_width: int | None = None,
         length_penalty: float | None = None,
         repetition_penalty: float | None = None,
@@ -222,13 +223,15 @@ class AsyncClient:
         its summary. Raises InflightError.
 
         `target_language` is a code that the model knows, or the name of one of its prompts, for models of several
-        languages or tasks. The other options are the model's own by default. See `embed`.
+        languages or tasks; `source_language` is the code of the texts' language, by default that of the model's
+        tokenizer, for models that are told it. The other options are the model's own by default. See `embed`.
         """
         translations: Translations = await self._encode(
             "text2text",
             texts,
             options,
             target_language=target_language,
+            source_language=source_language,
             beam_width=beam_width,
             length_penalty=length_penalty,
             repetition_penalty=repetition_penalty,

@@ -160,6 +160,7 @@ class TranslateRequest:
 
     text: str
     target_language: str | None = None
+    source_language: str | None = None
     beam_width: int | None = None
     length_penalty: float | None = None
     repetition_penalty: float | None = None

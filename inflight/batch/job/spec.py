@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from inflight_client.encoder_call import TRANSLATE_OPTIONS
@@ -176,6 +177,9 @@ class EncodeSpec(StrictModel):
     target_language: str | None = setting(
         None, "Language, or name of a prompt, for texts of rows without a column `target_language`."
     )
+    source_language: str | None = setting(
+        None, "Language of the texts of rows without a column `source_language`.  [default: the model's]"
+    )
     length_penalty: float | None = setting(None, "Above 1, longer answers of text2text.  [default: the model's]")
     repetition_penalty: float | None = None
     max_tokens: int | None = None
@@ -193,15 +197,15 @@ class EncodeSpec(StrictModel):
         if self.task == "rerank":
             return RerankRequest("Hello", ("Hello",), self.truncate)
         if self.task == "text2text":
-            return self.translate_request("Hello", self.target_language)
+            return self.translate_request("Hello", {})
         if self.task == "transcribe":
             return TranscribeRequest("")
         return ScoreRequest((0,), ((0,),))
 
-    def translate_request(self, text: str, target_language: str | None) -> TranslateRequest:
-        """Return the request for a text."""
-        penalties = (self.length_penalty, self.repetition_penalty)
-        return TranslateRequest(text, target_language, self.beam_width, *penalties, self.max_tokens, self.truncate)
+    def translate_request(self, text: str, languages: Mapping[str, str]) -> TranslateRequest:
+        """Return the request for a text of a row with these languages, by their columns."""
+        options: dict[str, Any] = {name: getattr(self, name) for name in TRANSLATE_OPTIONS}
+        return TranslateRequest(text, **{**options, **languages}, truncate=self.truncate)
 
     def binding(self) -> dict[str, Any]:
         """Return what is bound to the state of a job; jobs from before there were some tasks bind nothing of them."""

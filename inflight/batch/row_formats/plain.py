@@ -292,10 +292,8 @@ class EncodeRowFormat(PlainRowFormat):
         if encode.task == "embed":
             return EmbedRequest((text,), encode.input_type, encode.dimensions, encode.truncate)
         if encode.task == "text2text":
-            language = values.get("target_language") or encode.target_language
-            return encode.translate_request(
-                text, None if language is None else checked_text("target_language", language)
-            )
+            named = {name: values[name] for name in ("target_language", "source_language") if values.get(name)}
+            return encode.translate_request(text, {name: checked_text(name, each) for name, each in named.items()})
         if encode.task == "classify":
             return ClassifyRequest(text, encode.truncate)
         return RerankRequest(text, _documents(encode.documents, values.get(encode.documents)), encode.truncate)

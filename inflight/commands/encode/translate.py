@@ -35,6 +35,12 @@ from inflight.commands.options.numbers import Number
         metavar="LANGUAGE",
         help="Language to translate to, as the model names it, such as de, de_DE or deu_Latn; or the name of a prompt.",
     ),
+    click.option(
+        "--from",
+        "source_language",
+        metavar="LANGUAGE",
+        help="Language of the texts, for models that are told it.  [default: that of the model's tokenizer]",
+    ),
 )
 @section(
     "Output",
@@ -60,7 +66,7 @@ def command(texts: tuple[str, ...], input: Path | None, as_json: bool, retry_tim
     \b
       inflight translate "Where is the station?" --to de
       inflight translate --input article.txt --beam-width 4 --json
-      inflight translate - --to fra_Latn < sentences.txt > phrases.txt
+      inflight translate - --from deu_Latn --to fra_Latn < sentences.txt > phrases.txt
     """  # fmt: skip
     named = read_texts(texts, input, "TEXT")
     asked = {**request_arguments(arguments), **{name: arguments.pop(name) for name in TRANSLATE_OPTIONS}}

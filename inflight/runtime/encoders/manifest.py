@@ -84,6 +84,7 @@ class TextDescription:
     after: tuple[str, ...]
     prefix: tuple[str, ...]
     language_token: str
+    source_language: str | None
     target_language_in: str
     prompts: Mapping[str, str]
     defaults: Mapping[str, int | float]

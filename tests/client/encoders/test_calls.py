@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -165,10 +166,12 @@ def test_many_callers_get_their_own_rows(scripted_encoders: EncoderServer) -> No
 @both_protocols
 def test_texts_are_translated_with_their_options(client: Client) -> None:
     texts = [f"text {number}" for number in range(300)]
-    found = client.translate(texts, target_language="de", beam_width=4, length_penalty=0.5, max_tokens=9, priority=2)
-    options = {"target_prefix": "de", "beam_width": 4.0, "length_penalty": 0.5, "max_tokens": 9.0, "priority": 2.0}
+    languages: Any = {"target_language": "de", "source_language": "en"}
+    found = client.translate(texts, **languages, beam_width=4, length_penalty=0.5, max_tokens=9, priority=2)
+    numbers = {"beam_width": 4.0, "length_penalty": 0.5, "max_tokens": 9.0, "priority": 2.0}
+    options = {"target_prefix": "de", "source_language": "en", **numbers}
     assert list(found) == [expected_translation(text, **options) for text in texts]
-    assert (found.input_tokens[0], found.output_tokens[0], found.model) == (2, 7, "text2text")
+    assert (found.input_tokens[0], found.output_tokens[0], found.model) == (2, 8, "text2text")
     partly = client.translate(["tea", "fail prompt_too_long"], return_errors=True)
     assert (partly[0], partly[1], partly.errors[1].code) == ("TEA", "", "prompt_too_long")
     assert len(client.translate([])) == 0

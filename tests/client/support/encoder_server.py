@@ -37,8 +37,8 @@ _MODELS: dict[str, tuple[Task, tuple[str, ...], tuple[str, ...]]] = {
     "text2text": (
         "text2text",
         (
-            *("text_input STRING 1", "target_prefix STRING 1", "beam_width INT32 1", "length_penalty FP32 1"),
-            *("repetition_penalty FP32 1", "max_tokens INT32 1"),
+            *("text_input STRING 1", "target_prefix STRING 1", "source_language STRING 1"),
+            *("beam_width INT32 1", "length_penalty FP32 1", "repetition_penalty FP32 1", "max_tokens INT32 1"),
         ),
         ("text_output STRING 1", "num_output_tokens INT32 1", "finish_reason STRING 1"),
     ),

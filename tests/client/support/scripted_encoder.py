@@ -19,7 +19,10 @@ import numpy as np
 
 DIMENSIONS = 16
 LABELS = ("good", "bad", "odd")
-TRANSLATION_OPTIONS = ("target_prefix", "beam_width", "length_penalty", "repetition_penalty", "max_tokens", "priority")
+TRANSLATION_OPTIONS = (
+    *("target_prefix", "source_language"),
+    *("beam_width", "length_penalty", "repetition_penalty", "max_tokens", "priority"),
+)
 
 
 def expected_vector(text: str, input_type: str = "", size: int = DIMENSIONS) -> np.ndarray[Any, Any]:

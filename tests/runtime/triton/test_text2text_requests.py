@@ -22,6 +22,7 @@ TEXT = TextDescription(
     after=("</s>",),
     prefix=("<s>",),
     language_token="__{}__",
+    source_language="en",
     target_language_in="prefix",
     prompts={"summary": "summarize: "},
     defaults={"beam_size": 4, "no_repeat_ngram_size": 3},
@@ -66,6 +67,18 @@ def test_a_language_replaces_the_one_that_the_model_begins_with() -> None:
     assert source.prefix == ("__de__",)
 
 
+@pytest.mark.parametrize("language", [b"de", b"__de__"])
+def test_the_language_of_a_text_is_in_the_place_of_the_tokenizers(language: bytes) -> None:
+    text = replace(TEXT, before=(), after=("</s>", "__en__"))
+    source = read(text, source_language=language, target_prefix=b"en")
+    assert isinstance(source, SourceText)
+    assert source.tokens[-2:] == ("</s>", "__de__")
+    assert source.prefix[0] == "__en__"
+    unknown = read(replace(text, source_language=None), source_language=language)
+    assert isinstance(unknown, RequestError)
+    assert unknown.code == "unsupported_input"
+
+
 def test_the_settings_of_the_prompt_and_of_the_model_count_where_the_request_names_none() -> None:
     plain, asked, prompted = read(), read(beam_width=2, max_tokens=9), read(target_prefix=b"summary", beam_width=3)
     assert isinstance(plain, SourceText)
@@ -91,6 +104,7 @@ def test_the_models_own_lengths_give_way_to_the_requests_and_the_decoders() -> N
     ("inputs", "code"),
     [
         ({"target_prefix": b"fr"}, "unsupported_input"),
+        ({"source_language": b"fr"}, "unsupported_input"),
         ({"beam_width": 0}, "invalid_parameter"),
         ({"max_tokens": 65}, "invalid_parameter"),
         ({"length_penalty": float("nan")}, "invalid_parameter"),

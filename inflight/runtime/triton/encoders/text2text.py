@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -48,8 +48,11 @@ class Text2Text:
             try:
                 target = decoded_text(inputs.scalar("target_prefix", row, b""), "target_prefix")
                 prompt, tokens = self._target(target)
+                language = decoded_text(inputs.scalar("source_language", row, b""), "source_language")
                 text = prompt + decoded_text(inputs.scalar("text_input", row), "text_input")
-                ready.append(partial(self._source, tokens, self._decoding(inputs, row, target)))
+                ready.append(
+                    partial(self._source, self._source_token(language), tokens, self._decoding(inputs, row, target))
+                )
                 texts.append(PlainText(text, inputs.scalar("truncate", row, False)))
             except RequestError as error:
                 texts.append(error)
@@ -63,17 +66,34 @@ class Text2Text:
     def _target(self, name: str) -> tuple[str, tuple[str, ...]]:
         """Return the prompt before a text and the tokens of its target language, for a language's code or token, or
         the name of a prompt. Raises RequestError (`unsupported_input`) for another name."""
-        prompts, languages, form = self._text.prompts, self._manifest.languages, self._text.language_token
+        prompts = self._text.prompts
         if not name:
             return "", ()
         if name in prompts:
             return prompts[name], ()
+        return "", (self._token("target_language", name, prompts),)
+
+    def _source_token(self, name: str) -> dict[str, str]:
+        """Return what replaces the token that names the language of a text. Raises RequestError (`unsupported_input`)
+        for another name, and for a model that is not told the language."""
+        if not name:
+            return {}
+        if not self._text.source_language:
+            raise RequestError(
+                "the model is not told the language of texts; leave source_language out", "unsupported_input"
+            )
+        usual = self._text.language_token.format(self._text.source_language)
+        return {usual: self._token("source_language", name)}
+
+    def _token(self, field: str, name: str, others: Iterable[str] = ()) -> str:
+        """Return the token of a language, for its code or token."""
+        languages, form = self._manifest.languages, self._text.language_token
         code = next((each for each in languages if name in (each, form.format(each))), None)
         if code is None or not form:
-            known = [*languages, *prompts]
+            known = [*languages, *others]
             named = f"name one of {', '.join(known)}" if known else "leave it out: the model has one language only"
-            raise RequestError(f"target_language {name[:80]!r} is none of the model's; {named}", "unsupported_input")
-        return "", (form.format(code),)
+            raise RequestError(f"{field} {name[:80]!r} is none of the model's; {named}", "unsupported_input")
+        return form.format(code)
 
     def _decoding(self, inputs: Inputs, row: int, target: str) -> tuple[tuple[str, int | float], ...]:
         longest = self._manifest.max_seq_len
@@ -89,11 +109,18 @@ class Text2Text:
         return tuple(sorted(values.items()))
 
     def _source(
-        self, language: tuple[str, ...], decoding: tuple[tuple[str, int | float], ...], text: EncoderInput
+        self,
+        source: Mapping[str, str],
+        language: tuple[str, ...],
+        decoding: tuple[tuple[str, int | float], ...],
+        text: EncoderInput,
     ) -> SourceText:
         text_tokens = (self._tokenizer.id_to_token(each) for each in text.token_ids.tolist())
         first, prefix = (language, ()) if self._text.target_language_in == "before" else ((), language)
-        tokens = (*first, *self._text.before, *text_tokens, *self._text.after)
+        before, after = (
+            [source.get(each, each) for each in around] for around in (self._text.before, self._text.after)
+        )
+        tokens = (*first, *before, *text_tokens, *after)
         own = self._prefix_beside_language if prefix else self._text.prefix
         return SourceText(tokens, (*prefix, *own), decoding)
 
