@@ -27,7 +27,7 @@ _DESCRIBE = """
 SELECT CAST(CAST(attrelid AS regclass) AS text), attname, format_type(atttypid, atttypmod), CASE WHEN attnotnull THEN (
     SELECT max(CAST(indisprimary AS integer)) FROM pg_index WHERE indrelid = attrelid AND indkey[0] = attnum
     AND indnkeyatts = 1 AND indisunique AND indisvalid AND indpred IS NULL) END
-FROM pg_attribute WHERE attrelid = to_regclass(:name) AND attnum > 0 AND NOT attisdropped
+FROM pg_attribute WHERE attrelid = coalesce(to_regclass(:exact), to_regclass(:name)) AND attnum > 0 AND NOT attisdropped
 """
 
 
@@ -53,7 +53,8 @@ class TableQueue(MessageQueue):
             raise
 
     def _find_table(self, named: str, id: str | None) -> None:
-        there = self._database.run(lambda connection: connection.execute(_sql(_DESCRIBE), {"name": named}).all())
+        exact = ".".join('"{}"'.format(part.replace('"', '""')) for part in named.split("."))  # as for --table
+        there = self._execute(_DESCRIBE, name=named, exact=exact)
         if not there:
             raise BatchError(f"{self._database.shown} has no table {named!r}; create it", "input_not_found")
         self._table = there[0][0].replace(":", "\\:")  # in quotes where it needs them
