@@ -39,7 +39,7 @@ from tests.batch.outputs.shop import Shop
 from tests.batch.scripted_backend import Behaviour, ScriptedBackend, echo
 from tests.fixtures.errors import raises
 from tests.fixtures.postgresql import PostgreSql
-from tests.fixtures.queues import QUEUES, NatsServer, SampleQueue, SampleStream, SampleTable, queue_of
+from tests.fixtures.queues import QUEUES, NatsServer, SampleQueue, SampleSqs, SampleStream, SampleTable, queue_of
 from tests.fixtures.waiting import wait_until, wait_until_async
 
 PREPARED = text("SELECT count(*) FROM pg_prepared_statements")
@@ -343,6 +343,19 @@ def test_a_message_keeps_its_bytes_and_ids_of_headers_and_numbers_differ(queue: 
     assert job.run().counts.ok == 3
     assert {row["id"] for row in job.records()} == {f"#{number}", str(number), f"##{number}"}
     assert [row["message_body_hex"] for row in job.records("dead")] == ["ff00"]
+
+
+@pytest.mark.parametrize("queue", ["sqs"], indirect=True)
+def test_dead_letters_of_sqs_have_their_attributes_and_any_length(queue: SampleSqs, tmp_path: Path) -> None:
+    pointer = '["software.amazon.payloadoffloading.PayloadS3Pointer", {"s3BucketName": "b", "s3Key": "k"}]'
+    bodies = {"x" * 200_000, "y" * 200_000, pointer}
+    for body in bodies:
+        queue.publish(body, {"sender": {"DataType": "Binary", "BinaryValue": b"\xff"}})
+    job = QueueJob(queue, tmp_path)
+    assert job.run().counts.dead == 3
+    letters = [each for each in queue.letters() if each["Body"] in bodies]
+    assert [each["MessageAttributes"]["sender"]["BinaryValue"] for each in letters] == [b"\xff"] * 3
+    assert ["S3" in row["message"] for row in job.records("dead") if row["message_body"] == pointer] == [True]
 
 
 @pytest.mark.parametrize("queue", ["jetstream"], indirect=True)

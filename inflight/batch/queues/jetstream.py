@@ -133,7 +133,8 @@ class JetStreamQueue(MessageQueue):
 
         async def request() -> None:
             for message in dead:
-                headers = {"Nats-Msg-Id": f"{self._stream}-{message.id}", "Inflight-Message": message.id}
+                sent = {name: each for name, each in (message.receipt.headers or {}).items() if name[:5] != "Nats-"}
+                headers = {**sent, "Nats-Msg-Id": f"{self._stream}-{message.id}", "Inflight-Message": message.id}
                 await self._streams.publish(str(self._dead_letters), message.receipt.data, headers=headers)
             requests = (
                 self._client.request(message.receipt.reply, b"+ACK", _REQUEST_SECONDS) for message, _ in recorded
