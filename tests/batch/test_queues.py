@@ -413,6 +413,15 @@ def test_the_name_of_a_table_is_as_it_is_or_as_in_sql(table: SampleTable, databa
             assert queue.backlog() == 0
 
 
+def test_a_row_whose_json_is_no_unicode_is_a_dead_letter(table: SampleTable, database: Shop, tmp_path: Path) -> None:
+    database.do(
+        "ALTER TABLE jobs ADD note json", """INSERT INTO jobs(prompt, note) VALUES ('a', '"\\ud800"'), ('b', '1')"""
+    )
+    job = QueueJob(table, tmp_path)
+    assert (job.run().counts.ok, table.left(), table.dead()) == (1, 0, ["a"])
+    assert [row["code"] for row in job.records("dead")] == ["row_invalid"]
+
+
 def test_a_slow_message_does_not_hold_back_those_of_the_next_receive(table: SampleTable, tmp_path: Path) -> None:
     async def last(server: ScriptedBackend, prompt: str) -> str:
         await wait_until_async(lambda: prompt != "prompt 0" or len(server.asked) == 2 * BATCH)

@@ -90,9 +90,7 @@ class TableQueue(MessageQueue):
         )
         if not rows:
             time.sleep(seconds)
-        return [
-            Message(id, orjson.loads(values), deliveries, sent, deliveries) for id, values, deliveries, sent in rows
-        ]
+        return [_message(*row) for row in rows]
 
     def extend(self, messages: Sequence[Message]) -> None:
         self._change(messages, _LEASE, lease=self._lease)
@@ -147,6 +145,14 @@ class TableQueue(MessageQueue):
             return result.all() if result.returns_rows else ()
 
         return self._database.run(work, retry)
+
+
+def _message(id: str, values: str, deliveries: int, sent: float | None) -> Message:
+    """A column of the type json may have what is no Unicode, or nested too deeply."""
+    try:
+        return Message(id, orjson.loads(values), deliveries, sent, deliveries)
+    except ValueError as error:
+        return Message(id, None, deliveries, sent, deliveries, f"a json column of the row can't be read ({error})")
 
 
 def _sql(statement: str) -> Any:
