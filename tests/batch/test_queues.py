@@ -38,6 +38,7 @@ from inflight.batch.state.queue_ledger import QueueLedger
 from tests.batch.outputs.shop import Shop
 from tests.batch.scripted_backend import Behaviour, ScriptedBackend, echo
 from tests.fixtures.errors import raises
+from tests.fixtures.nats_operator import NatsOperator
 from tests.fixtures.postgresql import PostgreSql
 from tests.fixtures.queues import QUEUES, NatsServer, SampleQueue, SampleSqs, SampleStream, SampleTable, queue_of
 from tests.fixtures.waiting import wait_until, wait_until_async
@@ -389,12 +390,23 @@ def test_an_address_of_no_stream_is_refused(path: str) -> None:
 def test_a_password_of_any_characters_opens_a_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jetstream, "_REQUEST_SECONDS", 0.5)
     password = "p@ss/w:r d?#%&+"
-    server = NatsServer(tmp_path, user="app", password=password)
+    login = {"user": "app", "password": password}
+    server = NatsServer(tmp_path, f"authorization {json.dumps(login)}", **login)
     try:
         for given, code in ((password, "input_not_found"), ("other", "storage_denied")):
             monkeypatch.setenv("NATS_PASSWORD", given)
             with raises(BatchError, code, naming="${NATS_PASSWORD}"):
                 open_queue(InputSpec(address=f"nats://app:${{NATS_PASSWORD}}@{server.address}/JOBS"), RunOptions())
+    finally:
+        server.kill()
+
+
+def test_a_credentials_file_opens_a_stream(tmp_path: Path) -> None:
+    operator = NatsOperator(tmp_path)
+    server = NatsServer(tmp_path, operator.configuration, user_credentials=str(operator.credentials))
+    try:
+        with raises(BatchError, "input_not_found", naming="JOBS"):
+            open_queue(InputSpec(address=f"nats://{server.address}/JOBS?creds={operator.credentials}"), RunOptions())
     finally:
         server.kill()
 
