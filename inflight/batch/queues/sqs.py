@@ -58,7 +58,7 @@ class SqsQueue(MessageQueue):
             return boto3.client("sqs", config=config, **settings)
 
         with self._errors():
-            self._client, self._hasty = client(8), client(1)
+            self._client, self._hasty = client(8), client(2)
             self._url = self._url_of(parts.netloc if parts.scheme == "sqs" else spec.address.partition("?")[0])
             there = self._client.get_queue_attributes(QueueUrl=self._url, AttributeNames=["All"])["Attributes"]
             policy = json.loads(there.get("RedrivePolicy") or '{"deadLetterTargetArn": ""}')
