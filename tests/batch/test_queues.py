@@ -366,6 +366,8 @@ def test_a_consumer_that_is_there_keeps_its_settings(queue: SampleStream, tmp_pa
     mine = copy(queue)
     mine.address = f"{queue.address}?consumer=mine"
     assert QueueJob(mine, tmp_path).run().counts.ok == 20
+    (tmp_path / "inflight").mkdir()
+    assert QueueJob(queue, tmp_path / "inflight").run().counts.ok == 20  # each consumer gets all
     kept = queue.consumer("mine")
     assert (kept.description, kept.max_ack_pending, kept.max_deliver, kept.ack_wait) == ("billing", 7, -1, 10)
 

@@ -16,7 +16,7 @@ LOCK_TIMEOUT = 60.0
 
 _PSYCOPG: dict[str, int | None] = {
     "connect_timeout": 10, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3,
-    "prepare_threshold": None,
+    "tcp_user_timeout": 30_000, "prepare_threshold": None,
 }  # fmt: skip
 """Settings of connections that an address does not set: a server that is gone is noticed within a minute, and nothing
 is prepared, since a pooler such as PgBouncer may run each transaction in another session."""

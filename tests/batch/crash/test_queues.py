@@ -21,8 +21,9 @@ from tests.batch.crash.job_processes import JobProcess, JobProcesses
 from tests.batch.crash.test_failpoints import OF_QUEUES
 from tests.fixtures.postgresql import PostgreSql
 from tests.fixtures.queues import QUEUES, SampleQueue, SampleSqs, SampleStream, queue_of
-from tests.fixtures.relay import Relay
 from tests.fixtures.waiting import wait_until
+from tests.standins.faulty_network.proxy import Faults, FaultyNetwork
+from tests.standins.faulty_network.toxics import CutAt
 
 POINTS = ("queue.settle", "queue.settled", "lines.written", "lines.synced", "commit", "committed")
 
@@ -63,6 +64,14 @@ def test_a_job_for_ever_dies_at_each_point_of_its_own(
         check(tmp_path / "history", files, 12 * len(points))
 
 
+def cut(network: FaultyNetwork) -> None:
+    """For two seconds the server can't be reached, and connections end at the first byte of their answers."""
+    network.refuse()
+    network.disturb(Faults(down=(CutAt(1, "rst"),)))
+    time.sleep(2)
+    network.listen()
+
+
 def feed(queue: SampleQueue, messages: int) -> None:
     """Send them, one of them the poison. moto looks at all of its messages for each that it gives or deletes, so it
     gets more as they go."""
@@ -79,8 +88,8 @@ def feed(queue: SampleQueue, messages: int) -> None:
 def test_each_message_has_one_record_before_it_is_acknowledged(
     kind: str, crash_server: Server, lives: JobProcesses, postgresql: PostgreSql, tmp_path: Path
 ) -> None:
-    """Of 10,000 messages, over 50 deaths of workers and 5 outages. moto's SQS keeps nothing over its death: there an
-    outage loses all connections, and an answer of which the server knows nothing."""
+    """Of 10,000 messages, over 50 deaths of workers and 5 of the server. moto's SQS keeps nothing over its death: there
+    the network is cut instead, in the middle of answers."""
     messages, worker_kills, outages = 10_000, 50, 5
     draw = random.Random(messages)
     (tmp_path / "queue").mkdir()
@@ -92,8 +101,8 @@ def test_each_message_has_one_record_before_it_is_acknowledged(
             break_queue = queue.server.restart
         if isinstance(queue, SampleSqs):
             host = urlsplit(address).netloc
-            relay = stack.enter_context(Relay(host))
-            address, break_queue = address.replace(host, relay.address), lambda: relay.cut(2.0)
+            network = stack.enter_context(FaultyNetwork(host))
+            address, break_queue = address.replace(host, network.address), lambda: cut(network)
         else:
             feeder.join()
         out, history = tmp_path / "answers.jsonl", tmp_path / "history"
