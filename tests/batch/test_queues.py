@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from copy import copy
 from itertools import islice
 from pathlib import Path
@@ -280,6 +280,30 @@ def test_a_job_that_stops_gives_back_what_it_has_not_sent(queue: SampleQueue, tm
     assert (len(job.records()), queue.left()) == (1, 19)
     (tmp_path / "other").mkdir()
     assert QueueJob(queue, tmp_path / "other", lease_seconds=600).run().counts.ok == 19
+
+
+@pytest.mark.parametrize("queue", ["jetstream"], indirect=True)
+def test_messages_that_are_given_back_do_not_come_to_the_job_that_gives_them(queue: SampleStream) -> None:
+    def opened() -> MessageQueue:
+        return open_queue(InputSpec(address=queue.address), RunOptions(lease_seconds=600))
+
+    def receive() -> None:
+        with suppress(BatchError):  # its subscription has ended
+            stopping.receive(BATCH, 2)
+
+    queue.send(prompts(5))
+    stopping = opened()
+    assert sum(map(len, islice(stopping.messages(), 1))) == 5
+    waiting = threading.Thread(target=receive)
+    waiting.start()
+    time.sleep(0.3)
+    stopping.release(list(stopping._held.values()))
+    with closing(opened()) as other:
+        came = other.receive(5, 5)
+        other.settle_messages([(message, RowStatus.OK) for message in came])
+    assert len(came) == 5
+    waiting.join()
+    stopping.close()
 
 
 @pytest.fixture

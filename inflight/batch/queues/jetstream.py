@@ -76,6 +76,7 @@ class JetStreamQueue(MessageQueue):
                 error_cb=self._note,
                 max_reconnect_attempts=-1,
                 reconnect_time_wait=1,
+                ping_interval=20,
             )
             self._streams = self._client.jetstream(timeout=_REQUEST_SECONDS)
             there = await self._streams.stream_info(self._stream)
@@ -126,6 +127,8 @@ class JetStreamQueue(MessageQueue):
         self._tell(messages, b"+WPI")
 
     def release(self, messages: Sequence[Message]) -> None:
+        # Or the server gives them to a receive of this job that it has not ended yet.
+        self._call(lambda: self._subscription.unsubscribe(), 0.0)
         self._tell(messages, b"-NAK")
 
     def settle_messages(self, recorded: Sequence[tuple[Message, RowStatus]]) -> None:
