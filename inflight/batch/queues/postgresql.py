@@ -27,7 +27,7 @@ _DESCRIBE = """
 SELECT CAST(CAST(attrelid AS regclass) AS text), attname, format_type(atttypid, atttypmod), CASE WHEN attnotnull THEN (
     SELECT max(CAST(indisprimary AS integer)) FROM pg_index WHERE indrelid = attrelid AND indkey[0] = attnum
     AND indnkeyatts = 1 AND indisunique AND indisvalid AND indpred IS NULL) END
-FROM pg_attribute WHERE attrelid = to_regclass(:name) AND attnum > 0 AND NOT attisdropped
+FROM pg_attribute WHERE attrelid = coalesce(to_regclass(:exact), to_regclass(:name)) AND attnum > 0 AND NOT attisdropped
 """
 
 
@@ -53,7 +53,8 @@ class TableQueue(MessageQueue):
             raise
 
     def _find_table(self, named: str, id: str | None) -> None:
-        there = self._database.run(lambda connection: connection.execute(_sql(_DESCRIBE), {"name": named}).all())
+        exact = ".".join('"{}"'.format(part.replace('"', '""')) for part in named.split("."))  # as for --table
+        there = self._execute(_DESCRIBE, name=named, exact=exact)
         if not there:
             raise BatchError(f"{self._database.shown} has no table {named!r}; create it", "input_not_found")
         self._table = there[0][0].replace(":", "\\:")  # in quotes where it needs them
@@ -89,9 +90,7 @@ class TableQueue(MessageQueue):
         )
         if not rows:
             time.sleep(seconds)
-        return [
-            Message(id, orjson.loads(values), deliveries, sent, deliveries) for id, values, deliveries, sent in rows
-        ]
+        return [_message(*row) for row in rows]
 
     def extend(self, messages: Sequence[Message]) -> None:
         self._change(messages, _LEASE, lease=self._lease)
@@ -146,6 +145,14 @@ class TableQueue(MessageQueue):
             return result.all() if result.returns_rows else ()
 
         return self._database.run(work, retry)
+
+
+def _message(id: str, values: str, deliveries: int, sent: float | None) -> Message:
+    """A column of the type json may have what is no Unicode, or nested too deeply."""
+    try:
+        return Message(id, orjson.loads(values), deliveries, sent, deliveries)
+    except ValueError as error:
+        return Message(id, None, deliveries, sent, deliveries, f"a json column of the row can't be read ({error})")
 
 
 def _sql(statement: str) -> Any:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,12 +18,16 @@ from inflight.batch.storage.secret_address import scrubbed
 
 _AWS_HOST = re.compile(r"sqs\.([a-z0-9-]+)\.amazonaws\.com(\.cn)?")
 _PER_CALL = 10
+_SECONDS = 5.0
+"""Longest wait for a connection, and for an answer."""
 _COUNTS = [f"ApproximateNumberOfMessages{kind}" for kind in ("", "NotVisible", "Delayed")]
 _PERMANENT = {
     "NonExistentQueue|QueueDoesNotExist": "input_not_found",
-    "NoCredentials|AccessDenied|InvalidClientTokenId|SignatureDoesNotMatch": "storage_denied",
+    "(No|Partial)Credentials|ProfileNotFound|AccessDenied|InvalidClientTokenId|SignatureDoesNotMatch": "storage_denied",
     "NoRegion": "input_invalid",
 }
+_POINTER = re.compile(r'\["(software\.amazon\.payloadoffloading|com\.amazon\.sqs\.javamessaging)\.\w*S3Pointer"')
+"""https://github.com/awslabs/payload-offloading-java-common-lib-for-aws"""
 
 
 class SqsQueue(MessageQueue):
@@ -46,10 +51,15 @@ class SqsQueue(MessageQueue):
         settings: dict[str, Any] = {"region_name": aws[1] if aws else region}
         if parts.scheme != "sqs" and aws is None:
             settings["endpoint_url"] = f"{parts.scheme}://{parts.netloc}"
+
+        def client(attempts: int) -> Any:
+            retries: Any = {"total_max_attempts": attempts, "mode": "standard"}
+            config = Config(retries=retries, connect_timeout=_SECONDS, read_timeout=_SECONDS)
+            return boto3.client("sqs", config=config, **settings)
+
         with self._errors():
-            retries: Any = {"total_max_attempts": 8, "mode": "standard"}
-            self._client: Any = boto3.client("sqs", config=Config(retries=retries), **settings)
-            self._url = self._url_of(parts.netloc if parts.scheme == "sqs" else spec.address)
+            self._client, self._hasty = client(8), client(2)
+            self._url = self._url_of(parts.netloc if parts.scheme == "sqs" else spec.address.partition("?")[0])
             there = self._client.get_queue_attributes(QueueUrl=self._url, AttributeNames=["All"])["Attributes"]
             policy = json.loads(there.get("RedrivePolicy") or '{"deadLetterTargetArn": ""}')
             dead_letters = options.dead_letters or policy["deadLetterTargetArn"].rpartition(":")[2]
@@ -68,6 +78,7 @@ class SqsQueue(MessageQueue):
                     WaitTimeSeconds=0 if messages else 1,
                     VisibilityTimeout=self._lease,
                     MessageSystemAttributeNames=["All"],
+                    MessageAttributeNames=["All"],
                 )
             messages += map(_message, answer.get("Messages", ()))
             if not answer.get("Messages"):
@@ -75,17 +86,16 @@ class SqsQueue(MessageQueue):
         return messages
 
     def extend(self, messages: Sequence[Message]) -> None:
-        self._each(self._client.change_message_visibility_batch, messages, VisibilityTimeout=self._lease)
+        self._each(self._hasty.change_message_visibility_batch, messages, VisibilityTimeout=self._lease)
 
     def release(self, messages: Sequence[Message]) -> None:
-        self._each(self._client.change_message_visibility_batch, messages, VisibilityTimeout=0)
+        self._each(self._hasty.change_message_visibility_batch, messages, VisibilityTimeout=0)
 
     def settle_messages(self, recorded: Sequence[tuple[Message, RowStatus]]) -> None:
-        if self._dead_letters is not None:
-            letters = [_dead_letter(message) for message, status in recorded if status is RowStatus.DEAD]
-            for failed in self._in_batches(self._client.send_message_batch, self._dead_letters, letters):
-                reason = f"the queue {self._dead_letters} refuses a dead letter ({failed.get('Message', '')}); check it"
-                raise BatchError(reason, "output_failed")
+        for message, status in recorded:
+            if status is RowStatus.DEAD and self._dead_letters is not None:
+                with self._errors():  # one at a time: ten may be longer than a call may be
+                    self._client.send_message(QueueUrl=self._dead_letters, **self._dead_letter(message))
         self._each(self._client.delete_message_batch, [message for message, _ in recorded])
 
     def backlog(self) -> int:
@@ -95,19 +105,24 @@ class SqsQueue(MessageQueue):
 
     def disconnect(self) -> None:
         self._client.close()
+        self._hasty.close()
 
     def _each(self, call: Callable[..., Any], messages: Sequence[Message], **values: int) -> None:
-        """Call it for messages. One whose handle is no longer valid comes again, as any other does."""
-        entries = [{"ReceiptHandle": message.receipt["ReceiptHandle"], **values} for message in messages]
-        list(self._in_batches(call, self._url, entries))
-
-    def _in_batches(self, call: Callable[..., Any], url: str, entries: Sequence[dict[str, Any]]) -> Iterator[Any]:
-        """Call it for ten entries at a time, and yield what failed."""
-        for first in range(0, len(entries), _PER_CALL):
-            some = enumerate(entries[first : first + _PER_CALL])
+        """Call it for ten messages at a time. One whose handle is no longer valid comes again, as any other does."""
+        for first in range(0, len(messages), _PER_CALL):
+            handles = [message.receipt["ReceiptHandle"] for message in messages[first : first + _PER_CALL]]
+            entries = [{"Id": str(number), "ReceiptHandle": each, **values} for number, each in enumerate(handles)]
             with self._errors():
-                answer = call(QueueUrl=url, Entries=[{"Id": str(number), **entry} for number, entry in some])
-            yield from answer.get("Failed", ())
+                call(QueueUrl=self._url, Entries=entries)
+
+    def _dead_letter(self, message: Message) -> dict[str, Any]:
+        group, attributes = (
+            message.receipt["Attributes"].get("MessageGroupId"),
+            message.receipt.get("MessageAttributes"),
+        )
+        fifo = {"MessageGroupId": group or message.id, "MessageDeduplicationId": message.id}
+        is_fifo = str(self._dead_letters).endswith(".fifo")
+        return {"MessageBody": message.body, "MessageAttributes": attributes or {}, **(fifo if is_fifo else {})}
 
     def _url_of(self, name: str) -> str:
         return name if "://" in name else str(self._client.get_queue_url(QueueName=name)["QueueUrl"])
@@ -132,10 +147,7 @@ def _message(answer: dict[str, Any]) -> Message:
     attributes = answer["Attributes"]
     id = attributes.get("MessageDeduplicationId") or answer["MessageId"]
     deliveries, sent = int(attributes["ApproximateReceiveCount"]), int(attributes["SentTimestamp"]) / 1000
-    return Message.of_json(id, answer["Body"], deliveries, sent, answer)
-
-
-def _dead_letter(message: Message) -> dict[str, Any]:
-    group = message.receipt["Attributes"].get("MessageGroupId")
-    fifo = {} if group is None else {"MessageGroupId": group, "MessageDeduplicationId": message.id}
-    return {"MessageBody": message.body, **fifo}
+    message = Message.of_json(id, answer["Body"], deliveries, sent, answer)
+    if _POINTER.match(answer["Body"]):
+        return replace(message, error="the message is a pointer to S3; send the JSON object itself")
+    return message

@@ -12,7 +12,7 @@ _VARIABLE = "${"
 # An address that begins with an environment variable is a whole database URL, with its password.
 _DATABASE = re.compile(r"(sqlite|postgres|postgresql|mysql|mariadb|mssql|oracle)(\+\w+)?://|\$\{")
 _QUEUE_TABLE = re.compile(r"[?&]queue=([^&]*)")
-_QUEUE = re.compile(r"(sqs|nats|tls)://|https?://([\w-]+\.)?sqs[.-]|https?://[^/]+/\d{12}/[\w-]+(\.fifo)?$")
+_QUEUE = re.compile(r"(sqs|nats|tls)://|https?://([\w-]+\.)?sqs[.-]|https?://[^/]+/\d{12}/[\w-]+(\.fifo)?(\?|$)")
 """JetStream, and SQS by a queue's name or by its URL."""
 
 

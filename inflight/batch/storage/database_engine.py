@@ -14,8 +14,12 @@ if TYPE_CHECKING:
 LOCK_TIMEOUT = 60.0
 """Seconds to wait for another program's lock on an SQLite file."""
 
-_PSYCOPG = {"connect_timeout": 10, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
-"""Settings of connections that an address does not set: a server that is gone is noticed within a minute."""
+_PSYCOPG: dict[str, int | None] = {
+    "connect_timeout": 10, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3,
+    "tcp_user_timeout": 30_000, "prepare_threshold": None,
+}  # fmt: skip
+"""Settings of connections that an address does not set: a server that is gone is noticed within a minute, and nothing
+is prepared, since a pooler such as PgBouncer may run each transaction in another session."""
 _DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
 
 

@@ -18,6 +18,8 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 # As in RFC 3986, and as SQLAlchemy parses it: any character up to an @.
 _IN_USER = re.compile(r"(?<=://)([^/?#@:]*):([^/?#]*)@")
 _IN_USER_OF_DATABASE = re.compile(r"(?<=://)([^:/@]*):([^@]*(?:@[^?]*)?)@", re.DOTALL)
+# A token of NATS, as a user without a password.
+_TOKEN = re.compile(r"(?:(?<=^nats://)|(?<=^tls://))([^/?#@:]+)(?=@)")
 # A password in an invalid address: a port would be a number.
 _MEANT_IN_USER = re.compile(r"(?<=://)([^/?#@:]*):(?!\d*(?:[/?#]|$))([^@]*(?:@[^?]*)?)@", re.DOTALL)
 _IN_QUERY = re.compile(
@@ -53,6 +55,7 @@ def masked(address: str) -> str:
         address, times = kind.subn(lambda match: f"{match[1]}:{_shown(match[2])}@", address)
         if times:
             break
+    address = _TOKEN.sub(lambda match: _shown(match[1]), address)
     return _IN_QUERY.sub(lambda match: f"{match[1]}={_shown(match[2])}", address)
 
 
@@ -83,6 +86,7 @@ def _secrets(address: str) -> Iterator[tuple[str, str]]:
     secrets = [(os.environ.get(name, ""), f"${{{name}}}") for name in _VARIABLE.findall(address)]
     for kind in (_IN_USER_OF_DATABASE if is_database(address) else _IN_USER, _IN_QUERY):
         secrets += [(secret, _HIDDEN) for _, secret in kind.findall(address) if _shown(secret) == _HIDDEN]
+    secrets += [(secret, _HIDDEN) for secret in _TOKEN.findall(address) if _shown(secret) == _HIDDEN]
     for secret, shown in secrets:
         for written in {secret, unquote(secret), quote(secret), quote(secret, safe=""), quote_plus(secret)}:
             if len(written) > 2:  # shorter ones would match in any word

@@ -88,7 +88,7 @@ def test_the_job_of_an_output_that_is_no_file_here_is_named_after_it(
         ("${SHOP}&queue=public.jobs", ("${SHOP}", "public.jobs")),
         ("sqs://jobs", None),
         ("https://sqs.eu-west-1.amazonaws.com/123456789012/jobs.fifo", None),
-        ("http://127.0.0.1:5000/123456789012/jobs", None),
+        ("http://127.0.0.1:5000/123456789012/jobs?region=eu-west-1", None),
         ("nats://me:pw@broker:4222/JOBS?subject=jobs.*", None),
     ],
 )

@@ -46,6 +46,7 @@ def test_a_variable_is_put_in_as_the_address_wants_it(monkeypatch: pytest.Monkey
             "https://store/rows.jsonl?PWD=x&auth=y&access_token=z",
             "https://store/rows.jsonl?PWD=***&auth=***&access_token=***",
         ),
+        ("nats://s3cr%2Fet@broker/JOBS", "nats://***@broker/JOBS"),
         ("https://store/rows.jsonl?X-Amz-Security-Token=abc", "https://store/rows.jsonl?X-Amz-Security-Token=***"),
     ],
 )
@@ -59,7 +60,7 @@ def test_a_typed_password_is_hidden_and_told(address: str, shown: str) -> None:
     [
         *("postgresql://me:${P}@db/shop", "postgresql://me@db/shop", "postgresql://me:@/x", "s3://a/b@c:d", "x.csv"),
         *("s3://https://store:9000/bucket/a@b.jsonl", "https://store:8080/a@b", "https://store/a?design=1&author=me"),
-        "postgresql://db:5432/shop?user=me",
+        *("postgresql://db:5432/shop?user=me", "nats://${TOKEN}@broker/JOBS", "tls://broker/JOBS?creds=a@b"),
     ],
 )
 def test_what_is_no_secret_is_shown(address: str) -> None:
