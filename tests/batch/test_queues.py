@@ -27,7 +27,6 @@ from inflight.batch.job.rows import RowStatus
 from inflight.batch.job.spec import InputSpec, Job, OutputSpec, RunOptions
 from inflight.batch.outputs.database import OutputDatabase
 from inflight.batch.outputs.sql import TableOutput
-from inflight.batch.queues import jetstream
 from inflight.batch.queues.factory import open_queue
 from inflight.batch.queues.source import BATCH, MessageQueue
 from inflight.batch.reporting.metrics import JobCollector
@@ -414,7 +413,6 @@ def test_an_address_of_no_stream_is_refused(path: str) -> None:
 
 
 def test_a_password_of_any_characters_opens_a_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jetstream, "_REQUEST_SECONDS", 0.5)
     password = "p@ss/w:r d?#%&+"
     login = {"user": "app", "password": password}
     server = NatsServer(tmp_path, f"authorization {json.dumps(login)}", **login)

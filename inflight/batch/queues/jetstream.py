@@ -53,6 +53,7 @@ class JetStreamQueue(MessageQueue):
             )
         try:
             import nats
+            from nats.aio.client import Client
             from nats.js import api, errors
 
             if "creds" in query:
@@ -63,13 +64,13 @@ class JetStreamQueue(MessageQueue):
             _check_creds(creds, spec.shown)
         user, _, hosts = parts.netloc.rpartition("@")
         name, _, password = map(unquote, user.partition(":"))
-        login = {"user": name, "password": password} if password else {"token": name} if name else {}
+        login: dict[str, Any] = {"user": name, "password": password} if password else {"token": name} if name else {}
         changes: dict[str, Any] = {"ack_wait": options.lease_seconds, "backoff": None}
         changes |= {"max_deliver": -1}  # the job counts, so that it has a record of the last one
         changes |= {"filter_subject": query["subject"], "filter_subjects": None} if "subject" in query else {}
 
         async def open_stream() -> str:
-            self._client = await nats.connect(
+            await self._client.connect(
                 [f"{parts.scheme}://{host}" for host in hosts.split(",")],
                 **login,
                 user_credentials=creds,
@@ -105,6 +106,8 @@ class JetStreamQueue(MessageQueue):
         self._temporary = (nats.errors.Error, OSError, asyncio.TimeoutError)
         self._codes = {errors.NotFoundError: "input_not_found", errors.BadRequestError: "input_invalid"}
         self._noted: Exception | None = None
+        self._client = Client()
+        self._streams: Any = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="batch-jetstream", daemon=True)
         self._thread.start()
@@ -151,9 +154,8 @@ class JetStreamQueue(MessageQueue):
         return int((info.num_pending or 0) + (info.num_ack_pending or 0))
 
     def disconnect(self) -> None:
-        if (client := getattr(self, "_client", None)) is not None:
-            with suppress(*self._temporary):
-                asyncio.run_coroutine_threadsafe(client.close(), self._loop).result(_REQUEST_SECONDS)
+        with suppress(*self._temporary):
+            asyncio.run_coroutine_threadsafe(self._client.close(), self._loop).result(_REQUEST_SECONDS)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -189,8 +191,10 @@ class JetStreamQueue(MessageQueue):
             time.sleep(0.5)
 
     async def _note(self, error: Exception) -> None:
-        """Note why a call will time out; the client would log it."""
+        """Note why a call will time out; the client would log it. A refused login ends the attempts to connect."""
         self._noted = error
+        if self._streams is None and _DENIED.search(str(error)):
+            raise error
 
 
 def _check_creds(path: str, shown: str) -> None:
