@@ -119,7 +119,9 @@ def _refuse_others(config: dict[str, Any], kind: str, where: str) -> None:
             "no formula for them, so read the engine's start-up log instead."
         )
     if config.get("is_encoder_decoder"):
-        raise unsupported(f"{where} holds an encoder and a decoder ({kind}); only decoders can be planned.")
+        raise unsupported(
+            f"{where} holds an encoder and a decoder ({kind}); plan it alone, without --target and --task."
+        )
     if kind not in FAMILIES:
         raise unsupported(
             f"{where} has the model_type {kind}, which is not known; known are {', '.join(sorted(FAMILIES))}."

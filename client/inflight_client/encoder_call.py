@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,6 +40,8 @@ _WORK: Mapping[Task, str] = {
     "transcribe": "transcribes audio",
     "text2text": "translates or summarizes texts",
 }
+_UNKNOWN_INPUT = re.compile("unexpected inference input '([^']*)'")
+"""Of Triton's message."""
 
 
 class EncoderCallOptions(TypedDict, total=False):
@@ -128,7 +131,14 @@ TRANSLATE_OPTIONS = (
 
 
 def no_model(error: InflightError, task: Task, model: str) -> InflightError:
-    """Return the error `model_not_found` with the next step, and others unchanged."""
+    """Return an error for a model, or an input of it, that the server does not have with the next step; and others
+    unchanged."""
+    if unknown := _UNKNOWN_INPUT.search(str(error)):
+        return InflightError(
+            f"the server's model {model} has no input {unknown[1]}, which later versions of inflight have; leave it"
+            " out, or update the server",
+            "unsupported_input",
+        )
     if error.code != "model_not_found":
         return error
     return InflightError(
@@ -141,7 +151,7 @@ def no_model(error: InflightError, task: Task, model: str) -> InflightError:
 def unsuitable_model(error: InflightError, task: Task, model: str, metadata: ModelMetadata) -> InflightError:
     """Return `unsupported_deployment` if the model named by the caller has other outputs, else the error."""
     if _VALUES[task] in metadata.outputs:
-        return error
+        return no_model(error, task, model)
     return InflightError(
         f"the model {model} has no output {_VALUES[task]}, but {', '.join(sorted(metadata.outputs))};"
         f" give the client the name of the model that {_WORK[task]}, or none",

@@ -202,7 +202,7 @@ def _difference(bound: Any, current: dict[str, Any]) -> str:
     names = [
         _OPTIONS.get(f"{part}.{name}", f"--{'retrieve-' * (part == 'retrieval')}{name.replace('_', '-')}")
         for part in {**current, **before}
-        for name in current.get(part) or before[part]
+        for name in {**current.get(part, {}), **before.get(part, {})}
         if bound is not None and before.get(part, {}).get(name) != current.get(part, {}).get(name)
     ]
     return f"was started with another {', '.join(names)}"

@@ -8,6 +8,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 from urllib.parse import unquote
@@ -153,7 +154,9 @@ class Gateway:
         except InflightError as error:
             await self._fail(request, ApiError.from_error(error))
         except asyncio.CancelledError:  # by uvicorn, once the time to drain is over
-            await self._fail(request, shutting_down())
+            with suppress(asyncio.CancelledError, TimeoutError, DisconnectedError):
+                async with asyncio.timeout(0):  # the logs close now, so a client that does not read isn't waited for
+                    await self._fail(request, shutting_down())
         except Exception:
             logger.exception("request %s failed", request_id)
             request.outcome.error = "internal_error"

@@ -123,8 +123,11 @@ class Proxy:
         self._take_usage(answer, request)
         choices = answer[expected] if expected == "choices" else []
         for index, choice in enumerate(choices):
+            gate = self._passed.gate()
             try:
-                choices[index] = choice = await checked_choice(choice, self._passed.gate())
+                choices[index] = choice = await checked_choice(choice, gate)
+                if gate is not None and not await gate.shows_prompt(answer):
+                    answer.pop("prompt_logprobs", None)
             except (ValueError, AttributeError, KeyError, TypeError, IndexError) as error:
                 raise _damaged("the answer", error) from None
             outcome.finish_reasons[index] = str(choice.get("finish_reason") or "stop")

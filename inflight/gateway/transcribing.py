@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from contextlib import ExitStack, aclosing
+from contextlib import ExitStack, aclosing, suppress
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO, cast
 
@@ -83,6 +83,7 @@ class AudioUploads:
 
         def begin(name: str, fields: object) -> AudioUpload:
             stack = ExitStack()
+            stack.enter_context(suppress(OSError))  # on a full disk, of what closing can't write either
             request.on_close(stack.close)
             return AudioUpload(cast(BinaryIO, stack.enter_context(TemporaryFile())), self._most)
 

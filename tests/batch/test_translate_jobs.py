@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from inflight.batch.job.directory import JobDirectory
+from inflight.batch.job.spec import EncodeSpec
 from inflight.batch.verify.checker import verify
 from inflight.commands.batch.run import command
 from tests.client.support.encoder_server import EncoderServer
@@ -45,6 +46,13 @@ def test_each_row_has_its_translation(scripted_encoders: EncoderServer, tmp_path
         wanted = expected_translation(f"text {n}", **languages, beam_width=32.0, max_tokens=9.0)
         counts = {"finish_reason": "stop", "output_tokens": len(wanted.split()), "input_tokens": 2, "truncated": False}
         assert line == {"id": n, "text": wanted, **counts}
+
+
+def test_a_job_that_names_no_source_language_binds_none_as_before_there_was_one() -> None:
+    bound = EncodeSpec(task="text2text", target_language="de").binding()
+    assert "source_language" not in bound
+    named = EncodeSpec(task="text2text", target_language="de", source_language="fr").binding()
+    assert named == {**bound, "source_language": "fr"}
 
 
 @pytest.mark.parametrize("options", [("--language", "en"), ("--temperature", "1"), ("--beam-width", "33")])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import numpy as np
 import openai
@@ -16,9 +19,13 @@ import pytest
 from inflight_client import Client, InflightError
 from inflight_client.audio.cut import cut
 
+from inflight.gateway.http import BodyMemory, Request
 from inflight.gateway.key_editing import add_key
 from inflight.gateway.key_file import ApiKey, Quotas
 from inflight.gateway.processes import GatewayProcesses
+from inflight.gateway.settings import GatewaySettings
+from inflight.gateway.transcribing import AudioUploads
+from inflight.openai_api.errors import ApiError
 from tests.client.support.encoder_server import encoder_server
 from tests.client.support.scripted_whisper import expected_texts
 from tests.fixtures.errors import raises
@@ -246,6 +253,25 @@ def test_seconds_count(speech: str) -> None:
     with running_gateway(speech) as gateway:  # another test's request may be counted long after its response
         assert send(gateway, form(("language", b"en"))).status == 200
         wait_until(lambda: gauge(gateway, "inflight_gateway_audio_seconds_total") == 6)
+
+
+def test_a_full_disk_is_an_error_of_its_own_and_gives_its_room_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inflight.gateway.transcribing.TemporaryFile", partial(open, "/dev/full", "wb"))
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": form(file=bytes(2_000)), "more_body": False}
+
+    async def read() -> None:
+        uploads = AudioUploads(GatewaySettings(("127.0.0.1:1",), max_audio_bytes=MAX_BYTES))
+        headers = [(b"content-type", b"multipart/form-data; boundary=B")]
+        for _ in range(20):  # more than there is room for at a time
+            request = Request({"method": "POST", "path": PATH, "headers": headers}, receive, AsyncMock(), "", 0, bodies)
+            with raises(ApiError, "disk_full"):
+                await uploads.read("transcribe", request)
+            request.close()
+
+    bodies = BodyMemory(0)
+    asyncio.run(read())
 
 
 def test_a_client_that_leaves_frees_its_places(front: GatewayProcesses) -> None:

@@ -58,3 +58,30 @@ def test_a_defect_is_never_a_silent_end(tmp_path: Path, started: str, caplog: py
         *_, error, _ = body.split(b"\n\n")  # and no [DONE], which would end a whole answer
         assert json.loads(error.removeprefix(b"data: "))["error"]["type"] == "server_error"
     assert "ZeroDivisionError" in caplog.text
+
+
+def test_at_the_end_of_the_drain_a_client_that_does_not_read_is_not_waited_for(tmp_path: Path) -> None:
+    """The audit log closes then, and must have the request's line before."""
+
+    async def stream(request: Request, caller: Caller) -> None:
+        await request.start_stream()
+
+    async def never(message: object = None) -> Any:
+        await asyncio.Event().wait()
+
+    async def ask() -> None:
+        keys, log = str(tmp_path / "keys.json"), str(tmp_path / "audit.jsonl")
+        gateway = Gateway(GatewaySettings(("127.0.0.1:1",), key_file=keys, audit=log))
+        gateway._routes["/stream"] = {"GET": stream}
+        task = asyncio.ensure_future(
+            gateway({"type": "http", "method": "GET", "path": "/stream", "headers": []}, never, never)
+        )
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait_for(task, 5)
+        assert gateway._audit is not None
+        gateway._audit.close()
+        await gateway.pool.close()
+
+    asyncio.run(ask())
+    assert '"/stream"' in (tmp_path / "audit.jsonl").read_text()

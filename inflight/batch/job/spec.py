@@ -211,6 +211,7 @@ class EncodeSpec(StrictModel):
         """Return what is bound to the state of a job; jobs from before there were some tasks bind nothing of them."""
         own = _LATER_FIELDS.get(self.task, ())
         later = {name for names in _LATER_FIELDS.values() for name in names}.difference(own)
+        later |= _unset(self, "source_language")
         return self.model_dump(mode="json", exclude={"index", "metric", "max_seconds", *later})
 
 

@@ -87,13 +87,10 @@ class TableOutput(OutputWriter):
         self._database.close()
 
     def _check_table(self, connection: Connection) -> None:
-        """Check that the table has the columns, and is writable: an update of no row checks the privileges."""
-        from sqlalchemy import false
-
+        """Check that the table has the columns, and is writable."""
         target = self._find_table(connection)
         if target is not None:
-            values = {column.name: None for name, column in target.columns.items() if name != "id"}
-            connection.execute(target.table.update().where(false()).values(values))
+            _update_nothing(connection, target)
 
     def _find_table(self, connection: Connection) -> OutputTable | None:
         if self._target is None:
@@ -124,6 +121,7 @@ class TableOutput(OutputWriter):
 
     def _write(self, connection: Connection, answers: list[AnswerRecord]) -> None:
         target = self._table_for(connection, answers)
+        _update_nothing(connection, target)
         for some in batched(answers, _IDS_PER_QUERY):
             self._write_some(connection, target, some)
 
@@ -220,6 +218,15 @@ class TableOutput(OutputWriter):
     def _is_same(self, target: OutputTable, answer: AnswerRecord, stored: Any) -> bool:
         """Return whether the table has this answer."""
         return bool(stored == target.row(answer)[target.columns[ANSWER_FIELDS[self._job.task][1]].name])
+
+
+def _update_nothing(connection: Connection, target: OutputTable) -> None:
+    """Wait until the table may be written, and check the privileges. A server that waits for a lock reads no rows, and
+    a connection with rows that it does not read would be given up (`tcp_user_timeout`)."""
+    from sqlalchemy import false
+
+    values = {column.name: None for name, column in target.columns.items() if name != "id"}
+    connection.execute(target.table.update().where(false()).values(values))
 
 
 def _ids(target: OutputTable, answers: Iterable[AnswerRecord]) -> set[Any]:

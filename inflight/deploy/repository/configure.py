@@ -263,11 +263,11 @@ def _configure_generator(
 
 
 def _settings_digest(configs: model_configs.Configs) -> str:
-    """Return the SHA-256 of the engine's parameters but paths: some of them, such as windows, decide on its answers."""
+    """Return the SHA-256 of the engine's parameters: some of them, such as windows, decide on its answers. Paths do not
+    count, and neither does the size of the KV cache, which follows from the memory that is free at the start."""
     parameters = sorted((name, each.string_value) for name, each in configs[ENGINE_MODEL].parameters.items())
-    kept = [
-        (name, value) for name, value in parameters if not name.endswith(("_path", "_dir", "_directory", "_adapters"))
-    ]
+    others = ("_path", "_dir", "_directory", "_adapters", "_kv_cache")
+    kept = [(name, value) for name, value in parameters if not name.endswith(others)]
     return hashlib.sha256(json.dumps(kept).encode()).hexdigest()
 
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -176,13 +176,24 @@ class ChoiceGate(Gate):
 
     async def shown(self, logprobs: list[TokenLogprob]) -> list[TokenLogprob]:
         """Return log probabilities without the likeliest tokens, if one of these is what rules cut."""
-        others, rules = "\ue000".join(token.text for each in logprobs for token in each.likeliest), self._stage.rules
-        with suppress(TooMuchError):
-            if rules is None:
-                return logprobs
-            if await run_in_thread(len(others), whole_text, others, rules, lambda rule: None) == others:
-                return logprobs
+        if await self._leaves(token.text for each in logprobs for token in each.likeliest):
+            return logprobs
         return [each._replace(likeliest=()) for each in logprobs]
+
+    async def shows_prompt(self, answer: Mapping[str, Any]) -> bool:
+        """Return whether the log probabilities of a prompt, as vLLM writes them, may be shown."""
+        places = answer.get("prompt_logprobs") or ()
+        tokens = (str(each.get("decoded_token")) for place in places for each in (place or {}).values())
+        return not self.changed and await self._leaves(tokens)
+
+    async def _leaves(self, tokens: Iterable[str]) -> bool:
+        """Return whether rules leave tokens as they are, each for itself."""
+        joined, rules = "\ue000".join(tokens), self._stage.rules
+        with suppress(TooMuchError):
+            return rules is None or joined == await run_in_thread(
+                len(joined), whole_text, joined, rules, lambda rule: None
+            )
+        return False
 
 
 def _key(event: Event) -> tuple[Any, ...]:
@@ -209,5 +220,7 @@ async def checked_choice(choice: Mapping[str, Any], gate: ChoiceGate | None) -> 
     kept = {"logprobs", "prompt_logprobs"} if not gate.changed else set()
     if kept and shown != scores:
         left.logprobs, kept = list(shown), {"prompt_logprobs"}
+    if not await gate.shows_prompt(choice):
+        kept = kept - {"prompt_logprobs"}
     values = {name: choice[name] for name in kept & choice.keys()}
     return (left.text_choice() if message is None else left.chat_choice()) | values

@@ -114,7 +114,7 @@ def word_pattern(words: str) -> str:
     """Return the pattern of words in any case, with any space between them; `word_end` finds whether they are whole."""
     start = r"\b" if re.match(r"\w", normal(words), re.ASCII) else ""
     pattern = f"{_SPACE}{{1,{MAX_SPACES}}}".join(map(re2.escape, words.split()))
-    return f"(?i:{start}{re.sub('[ßẞ]', '(?:ß|ss)', pattern)})"
+    return f"(?i:{start}{re.sub('(?i)ß|ss', '(?:ß|ss)', pattern)})"
 
 
 _DASH = r"[ .\-\x{2010}-\x{2015}]"

@@ -9,6 +9,7 @@ import threading
 import time
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from inflight.batch import failpoints
@@ -107,6 +108,23 @@ def test_a_server_that_was_started_again_loses_nothing(postgresql: PostgreSql, t
     assert shop.rows("SELECT id FROM answers ORDER BY id") == [(1,), (2,)]
     shop.close()
     destination.close()
+
+
+def test_rows_are_sent_only_once_no_lock_holds_them_up(postgresql: PostgreSql) -> None:
+    """The server reads no rows while it waits, and a connection whose data it does not read is given up."""
+    shop = Shop(postgresql.database())
+    shop.products(2)
+    destination = shop.descriptions()
+    waiting = "SELECT query FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    with psycopg.connect(shop.address) as other:
+        other.execute("LOCK TABLE products IN SHARE MODE")
+        writer = threading.Thread(target=destination.write_rows, args=([plain(1), plain(2)],))
+        writer.start()
+        ((query,),) = wait_until(lambda: shop.rows(waiting))
+    writer.join()
+    assert query.endswith("WHERE false")
+    assert shop.rows("SELECT count(description) FROM products") == [(2,)]
+    shop.close()
 
 
 def test_a_password_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:

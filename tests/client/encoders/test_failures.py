@@ -213,6 +213,17 @@ def test_an_error_cancels_the_requests_in_flight() -> None:
         wait_until(lambda: not [each for each in held_resources().threads - threads if "inflight" in each.name])
 
 
+def test_an_input_that_an_older_server_lacks_is_named() -> None:
+    def refuse(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        message = "unexpected inference input 'source_language' for model 'text2text'"
+        context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
+        yield
+
+    named = raises(Unsupported, "unsupported_input", naming="source_language")
+    with serving(refuse) as (_, where), Client(where) as client, named:
+        client.translate("tea", source_language="fr")
+
+
 def test_cancelling_the_task_cancels_its_requests() -> None:
     hung = Hung()
 

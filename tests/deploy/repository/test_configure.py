@@ -166,14 +166,14 @@ def test_clients_are_told_what_is_served_and_only_by_its_own_server_where_it_lie
 
 
 def test_clients_are_told_whether_the_engine_has_other_parameters(tmp_path: Path) -> None:
-    def told(name: str, **further: str) -> str:
-        options = DeploymentOptions(parameters={"tensorrt_llm": further})
+    def told(name: str, kv_cache_tokens: int | None = None, **further: str) -> str:
+        options = DeploymentOptions(kv_cache_tokens=kv_cache_tokens, parameters={"tensorrt_llm": further})
         return str(
             json.loads(parameters(deployed(tmp_path / name, options)["ensemble"])["inflight_served"])["settings_sha256"]
         )
 
-    first, same, other = told("first"), told("same"), told("other", max_num_tokens="64")
-    assert first == same != other
+    first, same, other = told("first"), told("same", 4096), told("other", max_num_tokens="64")
+    assert first == same != other  # by default, the cache's size follows from the free memory
 
 
 def test_a_build_has_another_name_once_what_answers_is_another() -> None:

@@ -60,7 +60,10 @@ class Server:
         yield events()
 
     async def post(self, route: str, body: Any, **options: Any) -> dict[str, Any]:
-        return {"choices": [self._choice(self._pieces, "message", "stop")], "usage": USAGE}
+        answer: dict[str, Any] = {"choices": [self._choice(self._pieces, "message", "stop")], "usage": USAGE}
+        places = {str(number): {"decoded_token": each, "logprob": -0.5} for number, each in enumerate(self._top)}
+        (answer if self._chat else answer["choices"][0])["prompt_logprobs"] = [None, places]
+        return answer
 
 
 def answer(

@@ -100,6 +100,7 @@ def test_a_match_is_replaced_in_the_text_as_it_came(text: str, left: str) -> Non
         ("Vi\u1ec7t", ("Vi\u00ea\u0323t", "Vi\u1eb9\u0302t", "Vie\u0302\u0323t", "VI\u1ec6T")),
         ("Vie\u0302\u0323t", ("Vi\u1ec7t", "Vie\u0323\u0302t")),
         ("Teestra\u00dfe", ("TEESTRASSE", "teestra\u00dfe", "TEESTRA\u1e9eE")),
+        ("TEESTRASSE", ("teestra\u00dfe", "TEESTRA\u1e9eE", "Teestrasse")),
     ],
 )
 def test_a_word_is_found_however_it_is_written(word: str, texts: Sequence[str]) -> None:
