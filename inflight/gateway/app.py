@@ -34,7 +34,7 @@ from inflight.gateway.http import (
 from inflight.gateway.key_ring import Caller
 from inflight.gateway.live import live_figures
 from inflight.gateway.metrics import GatewayMetrics
-from inflight.gateway.model_requests import Handler, ModelRequests, shutting_down
+from inflight.gateway.model_requests import Handler, ModelRequests
 from inflight.gateway.openapi import openapi
 from inflight.gateway.pages import PAGES
 from inflight.gateway.quotas import KeyQuotas
@@ -43,7 +43,7 @@ from inflight.gateway.server_pool import ServerPool
 from inflight.gateway.settings import GatewaySettings
 from inflight.gateway.spans import Spans
 from inflight.openai_api.encoding_request import PATHS
-from inflight.openai_api.errors import ApiError, error_body
+from inflight.openai_api.errors import ApiError, error_body, shutting_down
 from inflight.openai_api.frames import error_frame
 
 logger = logging.getLogger("inflight.gateway")

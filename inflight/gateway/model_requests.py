@@ -40,7 +40,7 @@ from inflight.gateway.tokenize import detokenize, tokenize
 from inflight.gateway.transcribing import AudioUploads, Transcribing
 from inflight.gateway.work import Attempt, Held, in_turn, run_work
 from inflight.openai_api.encoding_request import PATHS, EncodingRequest, parse_encoding
-from inflight.openai_api.errors import ApiError
+from inflight.openai_api.errors import shutting_down
 from inflight.openai_api.request import COMPLETION_TOKENS, GenerationRequest, RequestDefaults, parse_request
 from inflight.openai_api.responses import parse_as_chat
 from inflight.openai_api.transcription_request import AUDIO_PATHS, TranscriptionRequest
@@ -55,15 +55,6 @@ _Parsed = tuple[GenerationRequest, Mapping[str, Any], Mapping[str, Any] | None]
 """A request, its body for chat completions or completions, and what an answer of the Responses API repeats."""
 Handler = Callable[..., Awaitable[None]]
 """Takes a request, its caller, and the values of the placeholders of its route."""
-
-
-def shutting_down() -> ApiError:
-    return ApiError(
-        "the gateway is shutting down; send the request again",
-        "model_not_ready",
-        status=503,
-        headers={"retry-after": "1", "connection": "close"},
-    )
 
 
 class ModelRequests:

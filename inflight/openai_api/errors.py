@@ -120,3 +120,12 @@ def status_of(error: InflightError) -> int:
 def error_body(message: str, code: str, status: int, param: str | None) -> dict[str, Any]:
     kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
     return {"error": {"message": message, "type": kind, "param": param, "code": _CODES.get(code, code)}}
+
+
+def shutting_down() -> ApiError:
+    return ApiError(
+        "the gateway is shutting down; send the request again",
+        "model_not_ready",
+        status=503,
+        headers={"retry-after": "1", "connection": "close"},
+    )

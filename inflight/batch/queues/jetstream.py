@@ -107,7 +107,6 @@ class JetStreamQueue(MessageQueue):
         self._codes = {errors.NotFoundError: "input_not_found", errors.BadRequestError: "input_invalid"}
         self._noted: Exception | None = None
         self._client = Client()
-        self._streams: Any = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="batch-jetstream", daemon=True)
         self._thread.start()
@@ -193,7 +192,7 @@ class JetStreamQueue(MessageQueue):
     async def _note(self, error: Exception) -> None:
         """Note why a call will time out; the client would log it. A refused login ends the attempts to connect."""
         self._noted = error
-        if self._streams is None and _DENIED.search(str(error)):
+        if not hasattr(self, "_streams") and _DENIED.search(str(error)):
             raise error
 
 
