@@ -219,8 +219,8 @@ class Client:
         its summary. Raises InflightError.
 
         `target_language` is a code that the model knows, or the name of one of its prompts, for models of several
-        languages or tasks; `source_language` is the code of the texts' language, by default that of the model's
-        tokenizer, for models that are told it. The other options are the model's own by default. See `embed`.
+        languages or tasks. `source_language` is the code of the texts' language, for models with a token for it; by
+        default that of the model's tokenizer. The other options are the model's own by default. See `embed`.
         """
         translations: Translations = self._encode(
             "text2text",

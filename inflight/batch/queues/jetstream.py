@@ -126,12 +126,12 @@ class JetStreamQueue(MessageQueue):
         return [_message(msg) for msg in self._call(fetch)]
 
     def extend(self, messages: Sequence[Message]) -> None:
-        self._tell(messages, b"+WPI")
+        self._reply(messages, b"+WPI")
 
     def release(self, messages: Sequence[Message]) -> None:
         # Or the server gives them to a receive of this job that it has not ended yet.
         self._call(lambda: self._subscription.unsubscribe(), 0.0)
-        self._tell(messages, b"-NAK")
+        self._reply(messages, b"-NAK")
 
     def settle_messages(self, recorded: Sequence[tuple[Message, RowStatus]]) -> None:
         dead = [message for message, status in recorded if status is RowStatus.DEAD and self._dead_letters]
@@ -159,7 +159,7 @@ class JetStreamQueue(MessageQueue):
         self._thread.join()
         self._loop.close()
 
-    def _tell(self, messages: Sequence[Message], what: bytes) -> None:
+    def _reply(self, messages: Sequence[Message], what: bytes) -> None:
         async def publish() -> None:
             for message in messages:
                 await self._client.publish(message.receipt.reply, what)

@@ -39,7 +39,7 @@ from inflight.commands.options.numbers import Number
         "--from",
         "source_language",
         metavar="LANGUAGE",
-        help="Language of the texts, for models that are told it.  [default: that of the model's tokenizer]",
+        help="Language of the texts, for models that have a token for it.  [default: that of the model's tokenizer]",
     ),
 )
 @section(

@@ -53,7 +53,7 @@ class CachedAnswers:
         `compute` raises, ApiError and DisconnectedError.
         """
         max_age = _max_age(request.headers.get("cache-control", ""), self._store.max_age)
-        if (key := find_key()) is None or max_age is None:
+        if max_age is None or (key := find_key()) is None:
             _note(request, "off")
             await compute(request)
             return

@@ -8,8 +8,9 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from threading import Thread
+from threading import Lock, Thread
 from urllib.parse import urlsplit
 
 import psutil
@@ -72,14 +73,18 @@ def cut(network: FaultyNetwork) -> None:
     network.listen()
 
 
-def feed(queue: SampleQueue, messages: int) -> None:
-    """Send them, one of them the poison. moto looks at all of its messages for each that it gives or deletes, so it
-    gets more as they go."""
+def feed(queue: SampleQueue, messages: int, share: Callable[[], float], up: Lock) -> None:
+    """Send them, one of them the poison; never more than a share of them, so that some are left for each kill, and
+    none while the server is not `up`. moto
+    looks at all of its messages for each that it gives or deletes, so it gets more as they go."""
     for first in range(0, messages, 100):
+        while first > messages * share():
+            time.sleep(0.05)
         if isinstance(queue, SampleSqs):
             wait_until(lambda: queue.left() < 300, seconds=600)
         batch = [{"prompt": f"tea {number}"} for number in range(first, first + 100)]
-        queue.send(batch if first else [*batch[:-1], {"prompt": POISON}])
+        with up:
+            queue.send(batch if first else [*batch[:-1], {"prompt": POISON}])
 
 
 @pytest.mark.slow
@@ -94,32 +99,30 @@ def test_each_message_has_one_record_before_it_is_acknowledged(
     draw = random.Random(messages)
     (tmp_path / "queue").mkdir()
     with queue_of(kind, postgresql, tmp_path / "queue") as queue, ExitStack() as stack:
-        address, feeder = queue.address, Thread(target=feed, args=(queue, messages))
-        break_queue: Callable[[], None] = lambda: restart(postgresql)  # noqa: E731
-        feeder.start()
+        address, kills, broken, up = queue.address, 0, 0, Lock()
+        Thread(target=feed, args=(queue, messages, lambda: (kills + 2) / worker_kills, up), daemon=True).start()
+        break_queue: Callable[[], None] = partial(restart, postgresql)
         if isinstance(queue, SampleStream):
             break_queue = queue.server.restart
         if isinstance(queue, SampleSqs):
             host = urlsplit(address).netloc
             network = stack.enter_context(FaultyNetwork(host))
-            address, break_queue = address.replace(host, network.address), lambda: cut(network)
-        else:
-            feeder.join()
+            address, break_queue = address.replace(host, network.address), partial(cut, network)
         out, history = tmp_path / "answers.jsonl", tmp_path / "history"
-        options = ["--max-tokens", "1", "--until-empty", "2", "--lease-seconds", "2", "--checkpoint-seconds", "0.05"]
+        options = ["--max-tokens", "1", "--until-empty", "10", "--lease-seconds", "2", "--checkpoint-seconds", "0.05"]
         options += ["--server", crash_server.grpc_address, "--no-dedupe", "--raw"]
         options += [] if queue.dead_letters is None else ["--dead-letters", queue.dead_letters]
         environment: dict[str, str] = {VARIABLE: str(history)} | {
             name: os.environ[name] for name in os.environ if "AWS" in name
         }
-        kills, broken = 0, 0
         while True:
             killing = kills < worker_kills
             point = f"{draw.choice(POINTS)}:{draw.randint(1, 6)}:kill" if kills % 2 and killing else ""
             life = lives.start("run", address, "--out", out, *options, failpoint=point, environment=environment)
             life.ended.wait(draw.uniform(0.5, 3.0) if killing else 0)
             if 8 * broken + 8 <= kills and broken < outages and not life.ended.is_set():
-                break_queue()
+                with up:
+                    break_queue()
                 broken += 1
                 life.ended.wait(draw.uniform(0.5, 3.0))
             if killing:

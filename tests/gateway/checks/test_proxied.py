@@ -83,8 +83,11 @@ def answer(
         values = {"route": "/v1/chat/completions", **passed}
         specs = TypeAdapter(tuple[CheckSpec, ...]).validate_python(checks or (DENY,))
         server: Any = Server("chat" in values["route"], pieces, top)
-        current = lambda: specs if server.given <= lasting else ()  # noqa: E731
-        gates = Checks(current, GatewayMetrics(lambda: True).checks, lambda model: pytest.fail("no classifier"))
+        gates = Checks(
+            lambda: specs if server.given <= lasting else (),
+            GatewayMetrics(lambda: True).checks,
+            lambda model: pytest.fail("no classifier"),
+        )
         given = Passed(
             *(values.pop("route"), {}, "tea", "tea", "id", time.monotonic() + 60, 3),
             gate=lambda: gates.gate("tea", request.outcome, None),

@@ -75,12 +75,12 @@ class Text2Text:
 
     def _source_token(self, name: str) -> dict[str, str]:
         """Return what replaces the token that names the language of a text. Raises RequestError (`unsupported_input`)
-        for another name, and for a model that is not told the language."""
+        for another name, and for a model without a token for it."""
         if not name:
             return {}
         if not self._text.source_language:
             raise RequestError(
-                "the model is not told the language of texts; leave source_language out", "unsupported_input"
+                "the model has no token for the language of a text; leave source_language out", "unsupported_input"
             )
         usual = self._text.language_token.format(self._text.source_language)
         return {usual: self._token("source_language", name)}
