@@ -23,7 +23,7 @@ from build_engines.checkpoints.ctranslate2_model import (
 )
 from build_engines.checkpoints.openvino_ir import is_openvino_model, openvino_files
 from build_engines.checkpoints.safetensors_header import check_safetensors
-from build_engines.errors import BuildError
+from build_engines.errors import BuildError, damaged, unsupported
 from build_engines.gguf.header import is_gguf
 
 _INDEX = "model.safetensors.index.json"
@@ -118,9 +118,8 @@ def map_read_errors(directory: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise BuildError(
-            f"The checkpoint {directory} can't be read ({_reason(error)}); fix that, or fetch the checkpoint again.",
-            "checkpoint_damaged",
+        raise damaged(
+            f"The checkpoint {directory} can't be read ({_reason(error)}); fix that, or fetch the checkpoint again."
         ) from error
 
 
@@ -128,17 +127,15 @@ def check_buildable(directory: Path, config: dict[str, Any]) -> None:
     """Raise BuildError (`unsupported_architecture`) if the model does not generate text or is quantized already."""
     architecture = str(config["architectures"][0])
     if not architecture.endswith(("ForCausalLM", "LMHeadModel")):
-        raise BuildError(
+        raise unsupported(
             f"{directory} has the architecture {architecture}; build a model that generates text (…ForCausalLM), or one"
-            f" with an encoder and a decoder: {', '.join(SEQ2SEQ_TASKS)}.",
-            "unsupported_architecture",
+            f" with an encoder and a decoder: {', '.join(SEQ2SEQ_TASKS)}."
         )
     if quantized := config.get("quantization_config"):
         method = quantized.get("quant_method", "another method") if isinstance(quantized, dict) else "another method"
-        raise BuildError(
+        raise unsupported(
             f"{directory} is quantized already ({method}); build from the original weights, "
-            "with --precision int8 or int4.",
-            "unsupported_architecture",
+            "with --precision int8 or int4."
         )
 
 
@@ -206,10 +203,9 @@ def gguf_choice_error(place: str | Path, names: Iterable[str], how: str) -> Buil
 def check_not_gguf(directory: Path, target: str) -> None:
     """Raise BuildError (`unsupported_architecture`) for a GGUF file, which `target` can't build."""
     if is_gguf(directory):
-        raise BuildError(
+        raise unsupported(
             f"The target {target} can't build {directory}, which is in GGUF; build it with --target openvino, or from"
-            " the original Hugging Face model.",
-            "unsupported_architecture",
+            " the original Hugging Face model."
         )
 
 
@@ -302,14 +298,13 @@ def _read_places(index: Path) -> tuple[dict[str, str], list[Path]]:
     """Return the file of each tensor that an index names, and all files in order."""
     places = read_json(index).get("weight_map")
     if not isinstance(places, dict) or not places or not all(isinstance(file, str) for file in places.values()):
-        raise BuildError(f"{index} has no weight_map; fetch the checkpoint again.", "checkpoint_damaged")
+        raise damaged(f"{index} has no weight_map; fetch the checkpoint again.")
     shards = [index.parent / name for name in sorted(set(places.values()))]
     missing = [path.name for path in shards if not path.is_file()]
     if missing:
-        raise BuildError(
+        raise damaged(
             f"{index.parent} lacks {len(missing)} of {len(shards)} weight files named in its index "
-            f"({missing[0]}{' and others' if len(missing) > 1 else ''}); fetch the checkpoint again.",
-            "checkpoint_damaged",
+            f"({missing[0]}{' and others' if len(missing) > 1 else ''}); fetch the checkpoint again."
         )
     return places, shards
 
@@ -321,10 +316,7 @@ def _read_index(index: Path) -> dict[Path, int]:
         tensors = check_safetensors(path)
         absent = {name for name, file in places.items() if file == path.name} - tensors.keys()
         if absent:
-            raise BuildError(
-                f"{path} lacks the tensor {min(absent)}, which the index lists; fetch the checkpoint again.",
-                "checkpoint_damaged",
-            )
+            raise damaged(f"{path} lacks the tensor {min(absent)}, which the index lists; fetch the checkpoint again.")
         parameters[path] = sum(tensors.values())
     return parameters
 
@@ -341,12 +333,10 @@ def read_json(path: Path, kind: type[dict[str, Any] | list[Any]] = dict) -> dict
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise BuildError(
-            f"{path} is not valid JSON ({error}); fetch the checkpoint again.", "checkpoint_damaged"
-        ) from error
+        raise damaged(f"{path} is not valid JSON ({error}); fetch the checkpoint again.") from error
     if not isinstance(content, kind):
         what = "object" if kind is dict else "list"
-        raise BuildError(f"{path} is not a JSON {what}; fetch the checkpoint again.", "checkpoint_damaged")
+        raise damaged(f"{path} is not a JSON {what}; fetch the checkpoint again.")
     return content
 
 

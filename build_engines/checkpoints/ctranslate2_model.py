@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from build_engines.errors import BuildError
+from build_engines.errors import BuildError, damaged, unsupported
 from build_engines.manifest import Precision, Seq2SeqTask
 
 MODEL = "model.bin"
@@ -65,17 +65,14 @@ class CTranslate2Facts:
         kinds = {kind for name, (kind, _) in self.variables.items() if name.endswith("/weight")}
         for name, _, precision in (_TYPES[kind] for kind in kinds):
             if precision is None:
-                raise BuildError(
-                    f"{self.path} has weights in {name}; convert the original model to int8 or float32.",
-                    "unsupported_architecture",
-                )
+                raise unsupported(f"{self.path} has weights in {name}; convert the original model to int8 or float32.")
         return "int8" if 1 in kinds else "fp32"
 
     def size(self, variable: str, axis: int) -> int:
         """Return a dimension of a variable. Raises BuildError (`checkpoint_damaged`) if the variable is missing."""
         _, shape = self.variables.get(variable, (0, ()))
         if axis >= len(shape):
-            raise damaged(self.path, f"it has no {variable} with {axis + 1} dimensions")
+            raise damaged_model(self.path, f"it has no {variable} with {axis + 1} dimensions")
         return shape[axis]
 
 
@@ -95,7 +92,7 @@ def read_ctranslate2(directory: Path) -> CTranslate2Facts:
         try:
             (version,) = _unpack(file, "I")
             if version != _VERSION:
-                raise damaged(path, f"its format has the version {version}, and {_VERSION} is read")
+                raise damaged_model(path, f"its format has the version {version}, and {_VERSION} is read")
             spec = _string(file)
             _, count = _unpack(file, "II")
             variables = dict(_variable(file, size) for _ in range(count))
@@ -104,9 +101,9 @@ def read_ctranslate2(directory: Path) -> CTranslate2Facts:
                 alias, name = _string(file), _string(file)
                 variables[alias] = variables[name]
         except (struct.error, UnicodeDecodeError, IndexError, KeyError, ValueError) as error:
-            raise damaged(path, "it is cut off, or not of CTranslate2's format") from error
+            raise damaged_model(path, "it is cut off, or not of CTranslate2's format") from error
         if file.tell() != size:
-            raise damaged(path, f"it has {size - file.tell():,} bytes after its end")
+            raise damaged_model(path, f"it has {size - file.tell():,} bytes after its end")
     return CTranslate2Facts(path, spec, variables)
 
 
@@ -124,10 +121,9 @@ def model_config(facts: CTranslate2Facts, config: dict[str, Any]) -> dict[str, A
     Raises BuildError (`unsupported_architecture`) for a model that no engine of ours runs.
     """
     if facts.spec not in _FAMILIES:
-        raise BuildError(
+        raise unsupported(
             f"{facts.path} is a {facts.spec}, and only {', '.join(_FAMILIES)} can be served; name a model with an"
-            " encoder and a decoder.",
-            "unsupported_architecture",
+            " encoder and a decoder."
         )
     model_type, architecture = _FAMILIES[facts.spec]
     return {**config, "model_type": model_type, "architectures": [architecture]}
@@ -153,5 +149,5 @@ def _unpack(file: BinaryIO, layout: str) -> tuple[Any, ...]:
     return struct.unpack("<" + layout, file.read(struct.calcsize("<" + layout)))
 
 
-def damaged(path: Path, reason: str) -> BuildError:
-    return BuildError(f"{path} can't be read ({reason}); fetch or convert the model again.", "checkpoint_damaged")
+def damaged_model(path: Path, reason: str) -> BuildError:
+    return damaged(f"{path} can't be read ({reason}); fetch or convert the model again.")

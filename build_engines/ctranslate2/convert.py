@@ -11,7 +11,7 @@ from pickle import UnpicklingError
 from types import SimpleNamespace
 from typing import Any
 
-from build_engines.errors import BuildError
+from build_engines.errors import damaged, unsupported
 
 MARIAN_TOKENIZER = "source.spm"
 CONFIG, TOKENIZER, TARGET_TOKENIZER = "config.json", "tokenizer.json", "target_tokenizer.json"
@@ -102,9 +102,8 @@ def _convert(task: Conversion, on_step: Callable[[str], None]) -> Converted:
             try:
                 self.model = load_model(kind, Path(name), unread, use_safetensors=None, **options)
             except (EOFError, OSError, RuntimeError, TypeError, UnpicklingError) as error:
-                raise BuildError(
-                    f"{name} has weights that can't be read ({type(error).__name__}); fetch the checkpoint again.",
-                    "checkpoint_damaged",
+                raise damaged(
+                    f"{name} has weights that can't be read ({type(error).__name__}); fetch the checkpoint again."
                 ) from error
             start = self.model.generation_config.decoder_start_token_id
             if self.model.config.model_type == "mbart" and start == self.model.config.eos_token_id:
@@ -124,17 +123,15 @@ def _convert(task: Conversion, on_step: Callable[[str], None]) -> Converted:
             try:
                 self.tokenizer = super().load_tokenizer(*args, **options)
             except Exception as error:  # its libraries raise no narrower one
-                raise BuildError(
-                    f"The tokenizer of {checkpoint} can't be read ({_reason(error)}); fetch all of its files again.",
-                    "checkpoint_damaged",
+                raise damaged(
+                    f"The tokenizer of {checkpoint} can't be read ({_reason(error)}); fetch all of its files again."
                 ) from error
             if self.model.config.model_type == "pegasus" and not (checkpoint / TOKENIZER).is_file():
                 self.tokenizer = _pegasus_tokenizer(self.tokenizer, checkpoint / "spiece.model")
             if not task.speech and self.tokenizer.unk_token_id in self.tokenizer("")["input_ids"]:
-                raise BuildError(
+                raise damaged(
                     f"The tokenizer of {checkpoint} puts an unknown token around texts; add the tokenizer.json of the"
-                    " original model.",
-                    "checkpoint_damaged",
+                    " original model."
                 )
             languages = getattr(self.tokenizer, "lang_token_to_id", None)
             if languages:  # of M2M100, which the converter looks for where transformers 4 has them
@@ -147,9 +144,8 @@ def _convert(task: Conversion, on_step: Callable[[str], None]) -> Converted:
     try:
         converter.convert(str(out / "converted"), quantization=task.quantization)
     except (ValueError, NotImplementedError, KeyError, AttributeError) as error:
-        raise BuildError(
-            f"CTranslate2 can't convert {task.checkpoint} ({_reason(error)}); name another model, or fetch it again.",
-            "unsupported_architecture",
+        raise unsupported(
+            f"CTranslate2 can't convert {task.checkpoint} ({_reason(error)}); name another model, or fetch it again."
         ) from error
     for path in (out / "converted").iterdir():
         path.rename(out / path.name)
@@ -207,10 +203,9 @@ def _write_tokenizers(tokenizer: Any, checkpoint: Path, out: Path) -> None:
         before, after = map(tokenizer.convert_ids_to_tokens, (tokenizer.prefix_tokens, tokenizer.suffix_tokens))
         _write_sentencepiece(checkpoint / "sentencepiece.bpe.model", before, after, out / TOKENIZER)
     if not (out / TOKENIZER).is_file():
-        raise BuildError(
+        raise unsupported(
             f"{checkpoint} has a tokenizer of the class {type(tokenizer).__name__}, which is not read; name a model"
-            " with a tokenizer.json.",
-            "unsupported_architecture",
+            " with a tokenizer.json."
         )
 
 

@@ -12,7 +12,7 @@ from build_engines.checkpoints.checkpoint import read_json
 from build_engines.checkpoints.ctranslate2_model import CTranslate2Facts
 from build_engines.ctranslate2.convert import TOKENIZER, Converted, decoding_settings
 from build_engines.ctranslate2.tokenizer import END
-from build_engines.errors import BuildError
+from build_engines.errors import BuildError, damaged, invalid
 from build_engines.manifest import Seq2SeqText
 
 START = "<|startoftranscript|>"
@@ -90,10 +90,7 @@ def describe_text(
         fixed = f"{part}/{POSITIONS}" in facts.variables
         longest = facts.size(f"{part}/{POSITIONS}", 0) if fixed else relative
         if fixed and limit is not None and limit > longest:
-            raise BuildError(
-                f"The model reads {longest} tokens at most, so --max-seq-len {limit} is too high; lower it.",
-                "invalid_parameter",
-            )
+            raise invalid(f"The model reads {longest} tokens at most, so --max-seq-len {limit} is too high; lower it.")
         lengths[name] = limit or longest
     languages = find_languages(tokens)
     return {
@@ -148,7 +145,7 @@ def _around(out: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
     try:
         encoded = Tokenizer.from_file(str(path)).encode("a")
     except Exception as error:  # the library raises no narrower one
-        raise BuildError(f"{TOKENIZER} can't be read ({error}); fetch it again.", "checkpoint_damaged") from error
+        raise damaged(f"{TOKENIZER} can't be read ({error}); fetch it again.") from error
     special = list(zip(encoded.tokens, encoded.special_tokens_mask, strict=True))
     before = tuple(token for token, mask in takewhile(lambda each: each[1], special))
     after = tuple(token for token, mask in takewhile(lambda each: each[1], reversed(special)))
@@ -158,8 +155,7 @@ def _around(out: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def _check_vocabulary(facts: CTranslate2Facts, tokens: Sequence[str], special: Sequence[str]) -> None:
     size = facts.size("decoder/embeddings/weight", 0)
     if len(tokens) != size or not set(special) <= set(tokens):
-        raise BuildError(
+        raise damaged(
             f"The vocabulary of {facts.path} has {len(tokens):,} tokens and the model {size:,}, or it has no"
-            f" {' or '.join(special)}; fetch or convert both again.",
-            "checkpoint_damaged",
+            f" {' or '.join(special)}; fetch or convert both again."
         )

@@ -18,7 +18,7 @@ from build_engines.checkpoints.ctranslate2_model import (
 )
 from build_engines.ctranslate2.describe import POSITIONS, RELATIVE_POSITIONS
 from build_engines.encoders.memory import EncoderFit, EncoderPlan
-from build_engines.errors import BuildError
+from build_engines.errors import unsupported
 from build_engines.plan.model import stored_parameters
 from build_engines.plan.openvino_memory import OVERHEAD
 
@@ -77,9 +77,8 @@ def plan_seq2seq(
         task = seq2seq_task(config)
         if task is None:
             names = ", ".join(SEQ2SEQ_TASKS)
-            raise BuildError(
-                f"{directory} has no model with an encoder and a decoder ({names}); leave --target ctranslate2 out.",
-                "unsupported_architecture",
+            raise unsupported(
+                f"{directory} has no model with an encoder and a decoder ({names}); leave --target ctranslate2 out."
             )
         shape = _model_shape(facts) if facts else config_shape(ConfigFile(config, str(directory)))
         stored = facts.parameters if facts else stored_parameters(directory)

@@ -34,7 +34,7 @@ from build_engines.ctranslate2.convert import (
 from build_engines.ctranslate2.describe import START, describe_speech, describe_text
 from build_engines.ctranslate2.memory import config_shape
 from build_engines.ctranslate2.tokenizer import read_vocabulary, write_tokenizer
-from build_engines.errors import BuildError
+from build_engines.errors import BuildError, damaged, invalid, unsupported
 from build_engines.manifest import CompiledSeq2Seq, Precision
 from build_engines.openvino.export_runner import run_export
 from build_engines.progress import BuildProgress
@@ -81,29 +81,22 @@ class CTranslate2Target:
     def check_supported(self, directory: Path, config: dict[str, Any]) -> None:
         task = seq2seq_task(config)
         if task is None:
-            raise BuildError(
+            raise unsupported(
                 f"{directory} has the architecture {config['architectures'][0]}; --target ctranslate2 builds models"
-                f" with an encoder and a decoder: {', '.join(SEQ2SEQ_TASKS)}.",
-                "unsupported_architecture",
+                f" with an encoder and a decoder: {', '.join(SEQ2SEQ_TASKS)}."
             )
         if self.task not in (None, task):
-            raise BuildError(
-                f"{directory} has a model with the task {task}; leave --task {self.task} out.", "invalid_parameter"
-            )
+            raise invalid(f"{directory} has a model with the task {task}; leave --task {self.task} out.")
         if config.get("share_encoder_decoder_embeddings") is False:
-            raise BuildError(
+            raise unsupported(
                 f"{directory} has one vocabulary for texts and one for answers, which are not read; name a model with"
-                " one for both, or one in CTranslate2's format.",
-                "unsupported_architecture",
+                " one for both, or one in CTranslate2's format."
             )
         if task == "transcribe" and self.max_seq_len is not None:
-            raise BuildError(
-                f"{directory} has a model for speech; --max-seq-len is for texts, so leave it out.", "invalid_parameter"
-            )
+            raise invalid(f"{directory} has a model for speech; --max-seq-len is for texts, so leave it out.")
         if config.get("quantization_config"):
-            raise BuildError(
-                f"{directory} is quantized already; build from the original weights, with --precision int8.",
-                "unsupported_architecture",
+            raise unsupported(
+                f"{directory} is quantized already; build from the original weights, with --precision int8."
             )
         if not is_ctranslate2_model(directory):
             config_shape(ConfigFile(config, str(directory), "built"))
@@ -185,9 +178,7 @@ def check_precision_here(precision: str) -> None:
     kinds = ctranslate2.get_supported_compute_types("cpu")
     if COMPUTE_TYPES[precision] not in kinds:
         names = " or ".join(name for name, kind in COMPUTE_TYPES.items() if kind in kinds)
-        raise BuildError(
-            f"CTranslate2 has no {precision} on this processor; choose --precision {names}.", "invalid_parameter"
-        )
+        raise invalid(f"CTranslate2 has no {precision} on this processor; choose --precision {names}.")
 
 
 def export(task: SmokeTest, on_step: Callable[[str], None]) -> SmokeTestResult:
@@ -211,8 +202,7 @@ def export(task: SmokeTest, on_step: Callable[[str], None]) -> SmokeTestResult:
             model.generate(features, [task.prompt], beam_size=1, max_length=2 * _SMOKE_TOKENS)
     except (RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())[:200].rstrip(".")
-        raise BuildError(
-            f"CTranslate2 can't run the model of {task.checkpoint} ({reason}); fetch or convert the model again.",
-            "checkpoint_damaged",
+        raise damaged(
+            f"CTranslate2 can't run the model of {task.checkpoint} ({reason}); fetch or convert the model again."
         ) from error
     return SmokeTestResult(model.compute_type)

@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from build_engines.checkpoints.checkpoint import read_json
-from build_engines.checkpoints.ctranslate2_model import VOCABULARIES, damaged
+from build_engines.checkpoints.ctranslate2_model import VOCABULARIES, damaged_model
 from build_engines.errors import BuildError
 
 END = "<|endoftext|>"
@@ -23,13 +23,13 @@ def read_vocabulary(directory: Path) -> list[str]:
         if path.is_file() and path.suffix == ".json":
             tokens = read_json(path, list)
             if not all(isinstance(token, str) for token in tokens):
-                raise damaged(path, "a token is not a text")
+                raise damaged_model(path, "a token is not a text")
             return tokens
         if path.is_file():
             try:
                 return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
             except UnicodeDecodeError as error:
-                raise damaged(path, "it is not UTF-8") from error
+                raise damaged_model(path, "it is not UTF-8") from error
     raise BuildError(
         f"{directory} has none of {', '.join(VOCABULARIES)}; copy the one of the converted model there.",
         "not_a_checkpoint",

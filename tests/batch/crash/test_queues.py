@@ -75,8 +75,8 @@ def cut(network: FaultyNetwork) -> None:
 
 def feed(queue: SampleQueue, messages: int, share: Callable[[], float], up: Lock) -> None:
     """Send them, one of them the poison; never more than a share of them, so that some are left for each kill, and
-    none while the server is not `up`. moto
-    looks at all of its messages for each that it gives or deletes, so it gets more as they go."""
+    none while the server is not `up`. moto looks at all of its messages for each that it gives or deletes, so it gets
+    more as they go."""
     for first in range(0, messages, 100):
         while first > messages * share():
             time.sleep(0.05)
